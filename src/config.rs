@@ -1,0 +1,1 @@
+//! The options of `serve`, from the command line, `FLASHLOCK_*` variables and a TOML file.

@@ -1,0 +1,135 @@
+//! A way to sell, and the one critical section that all locks share.
+
+use async_trait::async_trait;
+
+use crate::lock::Guarantees;
+use crate::order::{CloseReason, NewOrder, Order};
+use crate::sale::{Activity, OrderId, Sku};
+
+/// A way to sell: takes stock and books the order, and gives stock back.
+#[async_trait]
+pub trait Deduct: Send + Sync + std::fmt::Debug {
+    fn guarantees(&self) -> Guarantees;
+
+    /// Whether the servers it relies on answer now. `Err` names the one that does not, and what to do.
+    async fn ready(&self) -> Result<(), DeductError>;
+
+    /// Puts the activity's stock where this strategy sells from. Safe to repeat. For most the
+    /// database is that place already.
+    async fn warm_up(&self, activity: &Activity) -> Result<(), DeductError> {
+        let _ = activity;
+        Ok(())
+    }
+
+    /// Lets buyers in, once the database says so. Safe to repeat.
+    async fn open(&self, activity: &Activity) -> Result<(), DeductError> {
+        let _ = activity;
+        Ok(())
+    }
+
+    /// Lets no further buyer in. What is in flight may still settle. Safe to repeat.
+    async fn shut(&self, activity: &Activity) -> Result<(), DeductError> {
+        let _ = activity;
+        Ok(())
+    }
+
+    /// One ending per order of the batch, in its order. An order is sold whole or not at all, at
+    /// most once per reservation id.
+    ///
+    /// # Cancel safety
+    /// None: a drop during COMMIT would let go of the lock while the commit is on its way. The
+    /// caller spawns it.
+    async fn deduct(
+        &self,
+        activity: &Activity,
+        batch: &[NewOrder],
+    ) -> Vec<Result<Ending, DeductError>>;
+
+    /// Closes orders that are still unpaid and gives back what they took, in one transaction. Safe
+    /// to repeat.
+    ///
+    /// # Cancel safety
+    /// None, as `deduct`.
+    async fn close(
+        &self,
+        activity: &Activity,
+        orders: &[OrderId],
+        why: CloseReason,
+    ) -> Vec<Result<Closed, DeductError>>;
+}
+
+/// How a purchase ended. A result, not an error: nothing here is broken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ending {
+    Booked {
+        order: Box<Order>,
+        /// Units of the order's first SKU that were left after it, as the deduction saw them.
+        left: i64,
+    },
+    /// Held, and booked soon: the order's own resource tells how it ends.
+    Accepted(OrderId),
+    /// The same request was booked before; this is that order as it stands now.
+    Replayed(Box<Order>),
+    SoldOut {
+        sku: Sku,
+        left: i64,
+    },
+    AlreadyPurchased(OrderId),
+    /// The same key was used for another purchase.
+    KeyReused,
+    /// The reservation was given up after its outcome was unknown for too long: use a new key.
+    Abandoned,
+    NotOpen {
+        opens_at_ms: i64,
+    },
+    Ended {
+        closed_at_ms: i64,
+    },
+    UnknownSku(Sku),
+    /// Contention: nothing was written; the same key may try again.
+    Busy(Contention),
+    /// The gate is being rebuilt; nothing was written.
+    Recovering,
+}
+
+/// What a purchase was kept waiting by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Contention {
+    /// The lock was not granted in time.
+    LockTimeout,
+    /// The lease ended before the first write.
+    LeaseLost,
+    /// A later holder has claimed the stock.
+    FencedOut,
+    /// Deadlock, serialization failure, a full queue or a full pool.
+    Database,
+}
+
+/// What closing an order came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Closed {
+    Closed,
+    /// It was not waiting for payment any more; its state is told.
+    NotPending(Order),
+    NotFound,
+}
+
+/// Broken machinery.
+#[derive(Debug, thiserror::Error)]
+pub enum DeductError {
+    /// A server is out of reach; nothing was sold.
+    #[error("{server} is out of reach: {reason}")]
+    Unavailable {
+        server: &'static str,
+        reason: String,
+    },
+    /// It may have been sold: the same key finds out.
+    #[error("{server} did not say whether it happened: {reason}")]
+    Unknown {
+        server: &'static str,
+        reason: String,
+    },
+    /// A store holds what it must not: an operator has to look.
+    #[error("{what}")]
+    Corrupt { what: String },
+}

@@ -1,0 +1,1 @@
+//! Real servers on free loopback ports, ended with their parent.

@@ -1,0 +1,155 @@
+//! A mutual exclusion with a lease: what every lock promises, and the outcomes a caller can tell apart.
+
+pub mod lease;
+pub mod wait;
+pub mod watchdog;
+
+use std::future::Future;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::clock::Instant;
+use crate::keys::LockKey;
+use crate::sale::{Activity, Watchdog};
+
+/// What a caller asks of a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Terms {
+    /// Length of a lease.
+    pub ttl: Duration,
+    /// Longest wait; every acquire ends by then.
+    pub wait: Duration,
+    pub watchdog: Watchdog,
+}
+
+/// A mutual exclusion with a lease.
+pub trait Lock: Send + Sync + std::fmt::Debug + 'static {
+    type Guard: Guard;
+
+    fn guarantees(&self) -> Guarantees;
+
+    /// Waits up to `terms.wait` for the lock of `key`. `Ok` means that the server granted it to
+    /// this call, under an identity of its own.
+    ///
+    /// # Cancel safety
+    /// A future dropped at any point leaves nothing behind for longer than one round trip: what the
+    /// server may have granted meanwhile is released in the background.
+    fn acquire(
+        &self,
+        key: &LockKey,
+        terms: &Terms,
+    ) -> impl Future<Output = Result<Self::Guard, AcquireError>> + Send;
+
+    /// Tells the token's source that the store has already accepted `floor`: the next grant's token
+    /// is above it. For a source that lost its history; the others have nothing to do.
+    fn reseed(
+        &self,
+        key: &LockKey,
+        floor: i64,
+    ) -> impl Future<Output = Result<(), AcquireError>> + Send {
+        let _ = (key, floor);
+        async { Ok(()) }
+    }
+}
+
+/// A lease that was granted.
+pub trait Guard: Send + Sync + 'static {
+    fn fence(&self) -> Fence;
+
+    /// Until when the holder may believe in its lease, by its own monotonic clock; stamped *before*
+    /// the call that granted it, and moved on by a renewal.
+    fn valid_until(&self) -> Instant;
+
+    /// Resolves once the lease has ended or may have ended; never before.
+    ///
+    /// # Cancel safety
+    /// May be dropped and called again.
+    fn lost(&self) -> impl Future<Output = ()> + Send;
+
+    /// Whether a write may be invoked now: not lost, and before the deadline.
+    fn is_held(&self) -> bool;
+
+    /// Gives the lock back and says what the server answered.
+    ///
+    /// # Cancel safety
+    /// Dropped half way, the release goes on in the background.
+    fn release(self) -> impl Future<Output = Released> + Send;
+}
+
+/// Where the fencing token of a grant comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fence {
+    /// The lock's own, higher with every grant.
+    Token(i64),
+    /// The lock has none; the store issues it with the claim (`fence = fence + 1`).
+    IssuedByStore,
+}
+
+/// What a release came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Released {
+    Released,
+    /// The lease had ended and the lock may be another's: the work under it is suspect.
+    NotOwner,
+    /// Not confirmed; it is retried in the background, and the lease bounds it.
+    Pending,
+}
+
+/// Why a lock was not granted.
+#[derive(Debug, thiserror::Error)]
+pub enum AcquireError {
+    /// Someone holds it and the wait is over.
+    #[error("the lock is held by another and the wait is over")]
+    Busy,
+    /// The server is out of reach, or no quorum answered. Nothing was granted.
+    #[error("{server} is out of reach: {source}")]
+    Unavailable {
+        server: &'static str,
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// It may have been granted; cleaned up in the background.
+    #[error(
+        "{server} did not answer: the lock may have been granted and is being released: {source}"
+    )]
+    Unknown {
+        server: &'static str,
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+/// What a strategy promises, as a caller of `GET /v1/strategies` reads it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+pub struct Guarantees {
+    /// How the stock is protected, in one sentence.
+    pub protects_by: &'static str,
+    /// Where the sellable stock lives while the sale runs.
+    pub stock_lives_in: &'static str,
+    /// What must be configured, such as `redis`; empty when the database is enough.
+    pub needs: &'static [&'static str],
+    /// Waiters are served in the order in which they came.
+    pub fair: bool,
+    /// A holder whose lease has ended can be told apart by its token.
+    pub fenced: bool,
+    /// Exclusion (or, for `redis-lua`, the stock) survives the failover of the server it relies on.
+    pub survives_failover: bool,
+    /// A holder that dies is waited for, at most this: `lease`, `session`, `transaction` or `none`.
+    pub frees_after_crash: &'static str,
+    /// What a decision should know besides.
+    pub note: &'static str,
+}
+
+// === impl Terms ===
+
+impl Terms {
+    pub fn of(activity: &Activity) -> Self {
+        let ms = |n: i64| Duration::from_millis(u64::try_from(n).unwrap_or(0));
+        Self {
+            ttl: ms(activity.lock.ttl_ms),
+            wait: ms(activity.lock.wait_ms),
+            watchdog: activity.lock.watchdog,
+        }
+    }
+}
