@@ -23,5 +23,7 @@ pub mod report;
 pub mod run;
 /// What is sold, and to whom.
 pub mod sale;
+/// The database: the only SQL is below it.
+pub mod store;
 /// The strategies by name.
 pub mod strategy;

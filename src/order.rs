@@ -2,7 +2,7 @@
 
 use sha2::{Digest, Sha256};
 
-use crate::sale::{ActivityId, Line, OrderId, Purchase, Rid, UserId, named};
+use crate::sale::{Activity, ActivityId, Line, OrderId, Purchase, Rid, UserId, named};
 use std::fmt;
 use std::str::FromStr;
 
@@ -18,6 +18,9 @@ pub struct NewOrder {
     pub fingerprint: Fingerprint,
     /// One line per SKU, SKUs ascending.
     pub lines: Vec<Line>,
+    /// When it was let in, by the clock that decides for its strategy. The pay window counts from
+    /// here. Unix milliseconds.
+    pub admitted_at_ms: i64,
 }
 
 /// SHA-256 of what is bought and by whom, the first 16 bytes in hex.
@@ -79,17 +82,37 @@ pub struct Order {
 
 impl NewOrder {
     /// Called by dedupe alone (`tests/tidy.rs` holds that), once it has looked `purchase` up.
-    pub(crate) fn deduped(purchase: &Purchase) -> Self {
+    pub(crate) fn deduped(purchase: &Purchase, admitted_at_ms: i64) -> Self {
         Self {
             rid: purchase.rid(),
             user: purchase.user.clone(),
             fingerprint: Fingerprint::of(purchase),
             lines: purchase.lines().to_vec(),
+            admitted_at_ms,
         }
     }
 
     pub fn units(&self) -> i64 {
         self.lines.iter().map(|l| l.quantity).sum()
+    }
+
+    /// Until when it may be paid. Unix milliseconds.
+    pub fn pay_deadline_ms(&self, activity: &Activity) -> i64 {
+        self.admitted_at_ms + activity.pay_window_s * 1000
+    }
+
+    /// The order that booking it makes.
+    pub fn booked(&self, activity: &Activity) -> Order {
+        Order {
+            id: self.id(&activity.id),
+            user: self.user.clone(),
+            state: OrderState::PendingPayment,
+            close_reason: None,
+            fingerprint: self.fingerprint.clone(),
+            lines: self.lines.clone(),
+            created_at_ms: self.admitted_at_ms,
+            pay_deadline_ms: self.pay_deadline_ms(activity),
+        }
     }
 
     pub fn id(&self, activity: &ActivityId) -> OrderId {

@@ -1,0 +1,385 @@
+//! The rows of orders: looked up, booked, closed.
+
+use std::collections::HashMap;
+
+use sqlx::Row;
+use sqlx::any::AnyRow;
+use uuid::Uuid;
+
+use super::activity::{text, text_or_null};
+use super::{Dialect, Store, StoreError, Tx, query};
+use crate::order::{CloseReason, Fingerprint, NewOrder, Order, OrderState};
+use crate::sale::{Activity, ActivityId, ActivityState, Line, OrderId, Rid, UserId};
+
+const COLUMNS: &str =
+    "id, activity_id, user_id, state, close_reason, fingerprint, created_at, pay_deadline";
+
+/// What the database knows about a request before it is let in, in one statement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lookup {
+    /// The database's clock.
+    pub now_ms: i64,
+    pub state: ActivityState,
+    pub fence_generation: i64,
+    pub gate_epoch: i64,
+    /// The row of this very reservation.
+    pub same: Option<Found>,
+    /// The live order of this user, under whatever reservation.
+    pub live: Option<Rid>,
+}
+
+/// The row of a reservation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    pub state: OrderState,
+    pub fingerprint: Fingerprint,
+}
+
+impl Store {
+    /// `None`: there is no such activity.
+    pub async fn look_up(
+        &self,
+        activity: &ActivityId,
+        rid: Rid,
+        user: &UserId,
+    ) -> Result<Option<Lookup>, StoreError> {
+        let sql = self.dialect.sql(
+            "SELECT {now} AS now_ms, a.state AS state, a.fence_generation, a.gate_epoch, \
+               same.state AS same_state, same.fingerprint AS same_fingerprint, live.id AS live_id \
+             FROM activity a \
+             LEFT JOIN orders same ON same.id = ? \
+             LEFT JOIN orders live ON live.activity_id = a.id AND live.live_key = ? \
+             WHERE a.id = ?",
+        );
+        let select = query(&sql)
+            .bind(rid.to_string())
+            .bind(user.to_string())
+            .bind(activity.to_string());
+        let rows = self.rows(select).await?;
+        let Some(row) = rows.first() else {
+            return Ok(None);
+        };
+        let same = match text_or_null(row, "same_state")? {
+            Some(state) => Some(Found {
+                state,
+                fingerprint: Fingerprint::from_store(row.try_get("same_fingerprint")?),
+            }),
+            None => None,
+        };
+        Ok(Some(Lookup {
+            now_ms: row.try_get("now_ms")?,
+            state: text(row, "state")?,
+            fence_generation: row.try_get("fence_generation")?,
+            gate_epoch: row.try_get("gate_epoch")?,
+            same,
+            live: text_or_null(row, "live_id")?,
+        }))
+    }
+
+    pub async fn order(&self, rid: Rid) -> Result<Option<Order>, StoreError> {
+        Ok(self.orders(&[rid]).await?.pop())
+    }
+
+    /// The orders of these reservations that exist, in no particular order.
+    pub async fn orders(&self, rids: &[Rid]) -> Result<Vec<Order>, StoreError> {
+        if rids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let sql = self.dialect.sql(&format!(
+            "SELECT {COLUMNS} FROM orders WHERE id IN ({})",
+            Dialect::placeholders(rids.len())
+        ));
+        let mut select = query(&sql);
+        for rid in rids {
+            select = select.bind(rid.to_string());
+        }
+        let rows = self.rows(select).await?;
+        self.with_lines(&rows).await
+    }
+
+    /// Live orders with a reservation id above `after`, ascending: a page of at most `limit`.
+    pub async fn live_orders(
+        &self,
+        activity: &ActivityId,
+        after: Option<Rid>,
+        limit: i64,
+    ) -> Result<Vec<Order>, StoreError> {
+        let sql = self.dialect.sql(&format!(
+            "SELECT {COLUMNS} FROM orders WHERE activity_id = ? AND live_key IS NOT NULL AND id > ? \
+             ORDER BY id LIMIT ?"
+        ));
+        let select = query(&sql)
+            .bind(activity.to_string())
+            .bind(after.map(|rid| rid.to_string()).unwrap_or_default())
+            .bind(limit);
+        let rows = self.rows(select).await?;
+        self.with_lines(&rows).await
+    }
+
+    async fn with_lines(&self, rows: &[AnyRow]) -> Result<Vec<Order>, StoreError> {
+        if rows.is_empty() {
+            return Ok(Vec::new());
+        }
+        let sql = self.dialect.sql(&format!(
+            "SELECT order_id, sku, quantity FROM order_line WHERE order_id IN ({}) ORDER BY order_id, sku",
+            Dialect::placeholders(rows.len())
+        ));
+        let mut select = query(&sql);
+        for row in rows {
+            select = select.bind(row.try_get::<String, _>("id")?);
+        }
+        let mut lines: HashMap<Rid, Vec<Line>> = HashMap::new();
+        for row in &self.rows(select).await? {
+            lines.entry(text(row, "order_id")?).or_default().push(Line {
+                sku: text(row, "sku")?,
+                quantity: row.try_get("quantity")?,
+            });
+        }
+        rows.iter()
+            .map(|row| {
+                let rid: Rid = text(row, "id")?;
+                Ok(Order {
+                    id: OrderId {
+                        activity: text(row, "activity_id")?,
+                        rid,
+                    },
+                    user: text(row, "user_id")?,
+                    state: text(row, "state")?,
+                    close_reason: text_or_null(row, "close_reason")?,
+                    fingerprint: Fingerprint::from_store(row.try_get("fingerprint")?),
+                    lines: lines.remove(&rid).unwrap_or_default(),
+                    created_at_ms: row.try_get("created_at")?,
+                    pay_deadline_ms: row.try_get("pay_deadline")?,
+                })
+            })
+            .collect()
+    }
+}
+
+impl Tx {
+    /// Inserts orders with their lines, ledger rows and events: everything of a booking but the
+    /// stock. Four statements, however many orders.
+    ///
+    /// # Errors
+    /// `Conflict` when a reservation is there already or its user has a live order: roll back, and
+    /// look up which.
+    pub async fn insert_orders(
+        &mut self,
+        activity: &Activity,
+        orders: &[&NewOrder],
+    ) -> Result<(), StoreError> {
+        let id = activity.id.to_string();
+        let state = OrderState::PendingPayment.as_str();
+        let sql = self.dialect.sql(&format!(
+            "INSERT INTO orders (id, activity_id, user_id, live_key, state, fingerprint, created_at, pay_deadline) VALUES {}",
+            Dialect::tuples(orders.len(), &["?", "?", "?", "?", "?", "?", "?", "?"])
+        ));
+        let mut insert = query(&sql);
+        for order in orders {
+            insert = insert
+                .bind(order.rid.to_string())
+                .bind(id.clone())
+                .bind(order.user.to_string())
+                .bind(order.user.to_string())
+                .bind(state)
+                .bind(order.fingerprint.as_str().to_string())
+                .bind(order.admitted_at_ms)
+                .bind(order.pay_deadline_ms(activity));
+        }
+        self.execute(insert).await?;
+
+        let lines: Vec<(Rid, &Line)> = orders
+            .iter()
+            .flat_map(|order| order.lines.iter().map(|line| (order.rid, line)))
+            .collect();
+        let sql = self.dialect.sql(&format!(
+            "INSERT INTO order_line (order_id, sku, quantity) VALUES {}",
+            Dialect::tuples(lines.len(), &["?", "?", "?"])
+        ));
+        let mut insert = query(&sql);
+        for (rid, line) in &lines {
+            insert = insert
+                .bind(rid.to_string())
+                .bind(line.sku.to_string())
+                .bind(line.quantity);
+        }
+        self.execute(insert).await?;
+        self.insert_ledger(&activity.id, LedgerKind::Deduct, &lines)
+            .await?;
+
+        let events: Vec<Event<'_>> = orders
+            .iter()
+            .map(|order| Event {
+                rid: order.rid,
+                user: &order.user,
+                lines: &order.lines,
+                kind: EventKind::Created,
+                reason: None,
+            })
+            .collect();
+        self.insert_events(&activity.id, &events).await
+    }
+
+    /// Closes those of `orders` that still wait for payment, with their ledger rows and events, but
+    /// not the stock. Answers which were closed by this call.
+    pub async fn close_orders(
+        &mut self,
+        activity: &ActivityId,
+        orders: &[&Order],
+        why: CloseReason,
+    ) -> Result<Vec<bool>, StoreError> {
+        let sql = self.dialect.sql(
+            "UPDATE orders SET state = 'CLOSED', live_key = NULL, close_reason = ?, closed_at = {now}, \
+             version = version + 1 WHERE id = ? AND state = 'PENDING_PAYMENT'",
+        );
+        let mut closed = Vec::with_capacity(orders.len());
+        for order in orders {
+            let update = query(&sql)
+                .bind(why.as_str())
+                .bind(order.id.rid.to_string());
+            closed.push(self.execute(update).await? == 1);
+        }
+        let now_closed: Vec<&Order> = orders
+            .iter()
+            .zip(&closed)
+            .filter_map(|(order, closed)| closed.then_some(*order))
+            .collect();
+        if now_closed.is_empty() {
+            return Ok(closed);
+        }
+        let lines: Vec<(Rid, &Line)> = now_closed
+            .iter()
+            .flat_map(|order| order.lines.iter().map(|line| (order.id.rid, line)))
+            .collect();
+        self.insert_ledger(activity, LedgerKind::Release, &lines)
+            .await?;
+        let events: Vec<Event<'_>> = now_closed
+            .iter()
+            .map(|order| Event {
+                rid: order.id.rid,
+                user: &order.user,
+                lines: &order.lines,
+                kind: EventKind::Closed,
+                reason: Some(why),
+            })
+            .collect();
+        self.insert_events(activity, &events).await?;
+        Ok(closed)
+    }
+
+    async fn insert_ledger(
+        &mut self,
+        activity: &ActivityId,
+        kind: LedgerKind,
+        lines: &[(Rid, &Line)],
+    ) -> Result<(), StoreError> {
+        let sql = self.dialect.sql(&format!(
+            "INSERT INTO stock_ledger (activity_id, sku, order_id, kind, quantity, created_at) VALUES {}",
+            Dialect::tuples(lines.len(), &["?", "?", "?", "?", "?", "{now}"])
+        ));
+        let mut insert = query(&sql);
+        for (rid, line) in lines {
+            insert = insert
+                .bind(activity.to_string())
+                .bind(line.sku.to_string())
+                .bind(rid.to_string())
+                .bind(kind.as_str())
+                .bind(line.quantity);
+        }
+        self.execute(insert).await?;
+        Ok(())
+    }
+
+    pub(super) async fn insert_events(
+        &mut self,
+        activity: &ActivityId,
+        events: &[Event<'_>],
+    ) -> Result<(), StoreError> {
+        let sql = self.dialect.sql(&format!(
+            "INSERT INTO outbox (event_id, activity_id, aggregate_id, kind, payload, created_at, next_at) VALUES {}",
+            Dialect::tuples(events.len(), &["?", "?", "?", "?", "?", "{now}", "{now}"])
+        ));
+        let mut insert = query(&sql);
+        for event in events {
+            insert = insert
+                .bind(event.id().to_string())
+                .bind(activity.to_string())
+                .bind(event.rid.to_string())
+                .bind(event.kind.as_str())
+                .bind(event.payload(activity));
+        }
+        self.execute(insert).await?;
+        Ok(())
+    }
+}
+
+/// What a ledger row says happened to the stock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LedgerKind {
+    Deduct,
+    Release,
+}
+
+/// A transition of an order, as the outbox announces it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum EventKind {
+    Created,
+    Paid,
+    Closed,
+}
+
+pub(super) struct Event<'a> {
+    pub(super) rid: Rid,
+    pub(super) user: &'a UserId,
+    pub(super) lines: &'a [Line],
+    pub(super) kind: EventKind,
+    pub(super) reason: Option<CloseReason>,
+}
+
+// === impl LedgerKind ===
+
+impl LedgerKind {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Deduct => "DEDUCT",
+            Self::Release => "RELEASE",
+        }
+    }
+}
+
+// === impl EventKind ===
+
+impl EventKind {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Created => "order.created",
+            Self::Paid => "order.paid",
+            Self::Closed => "order.closed",
+        }
+    }
+}
+
+// === impl Event ===
+
+impl Event<'_> {
+    /// The same for the same transition, so that the unique key admits one event of each.
+    fn id(&self) -> Uuid {
+        let name = format!("{}/{}", self.rid, self.kind.as_str());
+        Uuid::new_v5(&Uuid::NAMESPACE_OID, name.as_bytes())
+    }
+
+    fn payload(&self, activity: &ActivityId) -> String {
+        let lines: Vec<serde_json::Value> = self
+            .lines
+            .iter()
+            .map(|l| serde_json::json!({"sku": l.sku.as_str(), "quantity": l.quantity}))
+            .collect();
+        serde_json::json!({
+            "order_id": format!("{activity}.{}", self.rid),
+            "user_id": self.user.as_str(),
+            "lines": lines,
+            "reason": self.reason.map(CloseReason::as_str),
+        })
+        .to_string()
+    }
+}

@@ -1,0 +1,310 @@
+//! The stock rows: read, claimed with a fencing token, written absolutely or by condition.
+
+use std::collections::BTreeMap;
+
+use sqlx::Row;
+
+use super::activity::text;
+use super::{Dialect, Store, StoreError, Tx, query};
+use crate::lock::Fence;
+use crate::sale::{ActivityId, Sku};
+
+/// The right to write one SKU's stock: the pair that the claim left in the row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claim {
+    pub generation: i64,
+    pub fence: i64,
+}
+
+/// What a claim found, SKU by SKU, after it had been committed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClaimedSku {
+    pub claim: Claim,
+    pub available: i64,
+}
+
+/// Whether a claim was let in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Claimed {
+    Mine(BTreeMap<Sku, ClaimedSku>),
+    /// A younger claim is there: its pair.
+    FencedOut(Claim),
+    /// The activity has no such SKU.
+    UnknownSku(Sku),
+}
+
+impl Store {
+    /// What is available now: a statement of its own, before any writing transaction.
+    pub async fn available(&self, activity: &ActivityId) -> Result<BTreeMap<Sku, i64>, StoreError> {
+        let sql = self
+            .dialect
+            .sql("SELECT sku, available FROM activity_sku WHERE activity_id = ?");
+        let rows = self.rows(query(&sql).bind(activity.to_string())).await?;
+        rows.iter()
+            .map(|row| Ok((text(row, "sku")?, row.try_get("available")?)))
+            .collect()
+    }
+
+    /// Claims `skus` (ascending) for the holder of `fence` and reads them. The claim is committed
+    /// on its own, before the read: an older holder that wakes up finds its pair gone, and a paused
+    /// claimer blocks nobody.
+    ///
+    /// Source: M. Kleppmann, "How to do distributed locking" (2016), on fencing tokens.
+    pub async fn claim(
+        &self,
+        activity: &ActivityId,
+        skus: &[Sku],
+        generation: i64,
+        fence: Fence,
+    ) -> Result<Claimed, StoreError> {
+        let mut mine = BTreeMap::new();
+        for sku in skus {
+            let claimed = match self.dialect {
+                Dialect::Sqlite | Dialect::Postgres => {
+                    self.claim_returning(activity, sku, generation, fence)
+                        .await?
+                }
+                Dialect::Mysql => {
+                    self.claim_and_read(activity, sku, generation, fence)
+                        .await?
+                }
+            };
+            match claimed {
+                Some(claimed) => mine.insert(sku.clone(), claimed),
+                None => {
+                    return Ok(match self.fence_of(activity, sku).await? {
+                        Some(younger) => Claimed::FencedOut(younger),
+                        None => Claimed::UnknownSku(sku.clone()),
+                    });
+                }
+            };
+        }
+        Ok(Claimed::Mine(mine))
+    }
+
+    async fn claim_returning(
+        &self,
+        activity: &ActivityId,
+        sku: &Sku,
+        generation: i64,
+        fence: Fence,
+    ) -> Result<Option<ClaimedSku>, StoreError> {
+        let sql = self.dialect.sql(&format!(
+            "{} RETURNING fence_generation, fence, available",
+            claim_sql(fence)
+        ));
+        let update = bind_claim(&sql, activity, sku, generation, fence);
+        let _permit = self.permit(&self.permits).await?;
+        let _writer = match self.dialect {
+            Dialect::Sqlite => Some(self.permit(&self.writer).await?),
+            Dialect::Postgres | Dialect::Mysql => None,
+        };
+        let row = update.fetch_optional(&self.claims).await?;
+        row.map(|row| claimed_sku(&row)).transpose()
+    }
+
+    /// MySQL has no `UPDATE … RETURNING`: two statements, each committed on its own when the token
+    /// is the lock's; in one transaction when the store issues it, since the read must find the
+    /// token that this very update made.
+    async fn claim_and_read(
+        &self,
+        activity: &ActivityId,
+        sku: &Sku,
+        generation: i64,
+        fence: Fence,
+    ) -> Result<Option<ClaimedSku>, StoreError> {
+        let update_sql = self.dialect.sql(claim_sql(fence));
+        let read_sql = self.dialect.sql(
+            "SELECT fence_generation, fence, available FROM activity_sku WHERE activity_id = ? AND sku = ?",
+        );
+        let update = bind_claim(&update_sql, activity, sku, generation, fence);
+        let read = query(&read_sql)
+            .bind(activity.to_string())
+            .bind(sku.to_string());
+        match fence {
+            Fence::Token(token) => {
+                let _permit = self.permit(&self.permits).await?;
+                let mut connection = self.claims.acquire().await?;
+                if update.execute(&mut *connection).await?.rows_affected() == 0 {
+                    return Ok(None);
+                }
+                let row = read.fetch_one(&mut *connection).await?;
+                let found = claimed_sku(&row)?;
+                let mine = Claim {
+                    generation,
+                    fence: token,
+                };
+                Ok((found.claim == mine).then_some(found))
+            }
+            Fence::IssuedByStore => {
+                let mut tx = self.begin().await?;
+                if tx.execute(update).await? == 0 {
+                    tx.rollback().await;
+                    return Ok(None);
+                }
+                let row = read.fetch_one(&mut *tx.inner).await?;
+                let found = claimed_sku(&row)?;
+                tx.commit().await?;
+                Ok(Some(found))
+            }
+        }
+    }
+
+    /// The youngest claim of a SKU.
+    pub async fn fence_of(
+        &self,
+        activity: &ActivityId,
+        sku: &Sku,
+    ) -> Result<Option<Claim>, StoreError> {
+        let sql = self.dialect.sql(
+            "SELECT fence_generation, fence FROM activity_sku WHERE activity_id = ? AND sku = ?",
+        );
+        let select = query(&sql).bind(activity.to_string()).bind(sku.to_string());
+        let rows = self.rows(select).await?;
+        rows.first()
+            .map(|row| {
+                Ok(Claim {
+                    generation: row.try_get("fence_generation")?,
+                    fence: row.try_get("fence")?,
+                })
+            })
+            .transpose()
+    }
+}
+
+impl Tx {
+    /// Writes what the holder has computed, whatever is there: the lock is what protects this.
+    /// With a claim, only while the claim is the youngest. Answers whether the row was written.
+    pub async fn write_available(
+        &mut self,
+        activity: &ActivityId,
+        sku: &Sku,
+        available: i64,
+        claim: Option<Claim>,
+    ) -> Result<bool, StoreError> {
+        let rows = match claim {
+            None => {
+                let sql = self
+                    .dialect
+                    .sql("UPDATE activity_sku SET available = ? WHERE activity_id = ? AND sku = ?");
+                let update = query(&sql)
+                    .bind(available)
+                    .bind(activity.to_string())
+                    .bind(sku.to_string());
+                self.execute(update).await?
+            }
+            Some(claim) => {
+                let sql = self.dialect.sql(
+                    "UPDATE activity_sku SET available = ? WHERE activity_id = ? AND sku = ? \
+                     AND fence_generation = ? AND fence = ?",
+                );
+                let update = query(&sql)
+                    .bind(available)
+                    .bind(activity.to_string())
+                    .bind(sku.to_string())
+                    .bind(claim.generation)
+                    .bind(claim.fence);
+                self.execute(update).await?
+            }
+        };
+        Ok(rows == 1)
+    }
+
+    /// Takes `quantity` if that many are left, in one atomic statement. Answers whether it did.
+    pub async fn take(
+        &mut self,
+        activity: &ActivityId,
+        sku: &Sku,
+        quantity: i64,
+    ) -> Result<bool, StoreError> {
+        let sql = self.dialect.sql(
+            "UPDATE activity_sku SET available = available - ? \
+             WHERE activity_id = ? AND sku = ? AND available >= ?",
+        );
+        let update = query(&sql)
+            .bind(quantity)
+            .bind(activity.to_string())
+            .bind(sku.to_string())
+            .bind(quantity);
+        Ok(self.execute(update).await? == 1)
+    }
+
+    /// Gives `quantity` back, in one atomic statement; the row's CHECK refuses more than the total.
+    pub async fn give_back(
+        &mut self,
+        activity: &ActivityId,
+        sku: &Sku,
+        quantity: i64,
+    ) -> Result<bool, StoreError> {
+        let sql = self.dialect.sql(
+            "UPDATE activity_sku SET available = available + ? WHERE activity_id = ? AND sku = ?",
+        );
+        let update = query(&sql)
+            .bind(quantity)
+            .bind(activity.to_string())
+            .bind(sku.to_string());
+        Ok(self.execute(update).await? == 1)
+    }
+
+    /// What is available of one SKU, as this transaction sees it.
+    pub async fn available(
+        &mut self,
+        activity: &ActivityId,
+        sku: &Sku,
+    ) -> Result<Option<i64>, StoreError> {
+        let sql = self
+            .dialect
+            .sql("SELECT available FROM activity_sku WHERE activity_id = ? AND sku = ?");
+        let select = query(&sql).bind(activity.to_string()).bind(sku.to_string());
+        let row = select.fetch_optional(&mut *self.inner).await?;
+        Ok(row.map(|row| row.try_get("available")).transpose()?)
+    }
+}
+
+fn claim_sql(fence: Fence) -> &'static str {
+    match fence {
+        Fence::Token(_) => {
+            "UPDATE activity_sku SET fence_generation = ?, fence = ? \
+             WHERE activity_id = ? AND sku = ? AND (fence_generation, fence) <= (?, ?)"
+        }
+        // `fence` first: MySQL evaluates assignments from left to right.
+        Fence::IssuedByStore => {
+            "UPDATE activity_sku SET fence = CASE WHEN fence_generation = ? THEN fence + 1 ELSE 1 END, \
+             fence_generation = ? WHERE activity_id = ? AND sku = ? AND fence_generation <= ?"
+        }
+    }
+}
+
+fn bind_claim<'q>(
+    sql: &'q str,
+    activity: &ActivityId,
+    sku: &Sku,
+    generation: i64,
+    fence: Fence,
+) -> sqlx::query::Query<'q, sqlx::Any, sqlx::any::AnyArguments> {
+    match fence {
+        Fence::Token(token) => query(sql)
+            .bind(generation)
+            .bind(token)
+            .bind(activity.to_string())
+            .bind(sku.to_string())
+            .bind(generation)
+            .bind(token),
+        Fence::IssuedByStore => query(sql)
+            .bind(generation)
+            .bind(generation)
+            .bind(activity.to_string())
+            .bind(sku.to_string())
+            .bind(generation),
+    }
+}
+
+fn claimed_sku(row: &sqlx::any::AnyRow) -> Result<ClaimedSku, StoreError> {
+    Ok(ClaimedSku {
+        claim: Claim {
+            generation: row.try_get("fence_generation")?,
+            fence: row.try_get("fence")?,
+        },
+        available: row.try_get("available")?,
+    })
+}
