@@ -1,6 +1,13 @@
 //! A way to sell, and the one critical section that all locks share.
 
+mod locked;
+mod conditional;
+pub mod replay;
+
 use async_trait::async_trait;
+
+pub use conditional::{book, close};
+pub use locked::Locked;
 
 use crate::lock::Guarantees;
 use crate::order::{CloseReason, NewOrder, Order};

@@ -9,6 +9,12 @@ pub mod clock;
 pub mod deduct;
 /// Every Redis key, znode path and lock row.
 pub mod keys;
+/// The options of the service.
+pub mod config;
+/// Opened servers and strategies.
+pub mod app;
+/// The way of a purchase.
+pub mod flow;
 /// Real servers on free loopback ports.
 pub mod lab;
 /// The law: total = available + held + sold.

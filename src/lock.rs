@@ -29,6 +29,9 @@ pub trait Lock: Send + Sync + std::fmt::Debug + 'static {
 
     fn guarantees(&self) -> Guarantees;
 
+    /// Whether the server it relies on answers now; `Err(Unavailable)` names it.
+    fn ready(&self) -> impl Future<Output = Result<(), AcquireError>> + Send;
+
     /// Waits up to `terms.wait` for the lock of `key`. `Ok` means that the server granted it to
     /// this call, under an identity of its own.
     ///

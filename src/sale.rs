@@ -121,6 +121,20 @@ pub enum ActivityState {
     Sealed,
 }
 
+/// What can happen to an activity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ActivityEvent {
+    WarmUp,
+    Warmed,
+    Open,
+    /// The gate noticed that it cannot be trusted.
+    Fence,
+    Pause,
+    Drained,
+    Close,
+    Seal,
+}
+
 /// The terms of the activity's lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockSettings {
@@ -383,6 +397,53 @@ impl Purchase {
 
     pub fn rid(&self) -> Rid {
         Rid::of(&self.activity, &self.user, &self.key)
+    }
+}
+
+// === impl ActivityState ===
+
+impl ActivityState {
+    /// The only place that decides what may follow what; SQL repeats it as `WHERE state = ?`.
+    /// `None`: not allowed. A repeat of what has happened already keeps the state.
+    pub fn next(self, event: ActivityEvent) -> Option<Self> {
+        use ActivityEvent as On;
+        match (self, event) {
+            (Self::Draft | Self::Warming | Self::Paused, On::WarmUp) => Some(Self::Warming),
+            (Self::Ready, On::WarmUp) => Some(Self::Ready),
+            (Self::Warming | Self::Ready, On::Warmed) => Some(Self::Ready),
+            (Self::Ready | Self::Open | Self::Fenced, On::Open) => Some(Self::Open),
+            (Self::Open | Self::Fenced, On::Fence) => Some(Self::Fenced),
+            (Self::Open | Self::Pausing, On::Pause) => Some(Self::Pausing),
+            (Self::Paused, On::Pause) => Some(Self::Paused),
+            (Self::Pausing | Self::Paused, On::Drained) => Some(Self::Paused),
+            (
+                Self::Draft
+                | Self::Warming
+                | Self::Ready
+                | Self::Open
+                | Self::Fenced
+                | Self::Pausing
+                | Self::Paused
+                | Self::Closing,
+                On::Close,
+            ) => Some(Self::Closing),
+            (Self::Sealed, On::Close | On::Seal) => Some(Self::Sealed),
+            (Self::Closing, On::Seal) => Some(Self::Sealed),
+            (
+                Self::Draft,
+                On::Warmed | On::Open | On::Fence | On::Pause | On::Drained | On::Seal,
+            )
+            | (Self::Warming, On::Open | On::Fence | On::Pause | On::Drained | On::Seal)
+            | (Self::Ready, On::Fence | On::Pause | On::Drained | On::Seal)
+            | (Self::Open, On::WarmUp | On::Warmed | On::Drained | On::Seal)
+            | (Self::Fenced, On::WarmUp | On::Warmed | On::Pause | On::Drained | On::Seal)
+            | (Self::Pausing, On::WarmUp | On::Warmed | On::Open | On::Fence | On::Seal)
+            | (Self::Paused, On::Warmed | On::Open | On::Fence | On::Seal)
+            | (
+                Self::Closing | Self::Sealed,
+                On::WarmUp | On::Warmed | On::Open | On::Fence | On::Pause | On::Drained,
+            ) => None,
+        }
     }
 }
 

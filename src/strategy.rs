@@ -1,8 +1,15 @@
 //! The strategies by name, and how each is opened. A new one is a file and three lines here.
 
+pub mod db_conditional_update;
+pub mod db_unique_insert;
+pub mod no_lock;
+
 use clap::ValueEnum;
 
+use crate::deduct::{Deduct, Locked};
+use crate::lock::Lock;
 use crate::sale::StrategyName;
+use crate::store::Store;
 
 /// How an activity's stock is protected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, ValueEnum)]
@@ -16,9 +23,40 @@ pub enum Strategy {
     NoLock,
 }
 
+/// Where the strategies find their servers; what is not configured is `None` or empty.
+#[derive(Debug, Clone)]
+pub struct Servers {
+    pub store: Store,
+    pub redis_url: Option<String>,
+    pub redlock_urls: Vec<String>,
+    pub zookeeper: Option<String>,
+}
+
+/// Why a strategy cannot be opened here; a sentence that says what to configure.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Missing(pub String);
+
+/// A name that no strategy has; displayed with the names there are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnknownStrategy(pub String);
+
 // === impl Strategy ===
 
 impl Strategy {
+    /// Opens the strategy. Its servers need not answer yet.
+    pub fn open(self, servers: &Servers) -> Result<Box<dyn Deduct>, Missing> {
+        match self {
+            Self::RedisSetNx => Err(Missing("not yet".to_string())),
+            Self::Redlock => Err(Missing("not yet".to_string())),
+            Self::Zookeeper => Err(Missing("not yet".to_string())),
+            Self::DbUniqueInsert => db_unique_insert::open(servers),
+            Self::DbConditionalUpdate => db_conditional_update::open(servers),
+            Self::RedisLua => Err(Missing("not yet".to_string())),
+            Self::NoLock => no_lock::open(servers),
+        }
+    }
+
     pub fn all() -> &'static [Self] {
         Self::value_variants()
     }
@@ -30,31 +68,37 @@ impl Strategy {
 
     /// The strategy of this name; the error lists the names there are.
     pub fn parse(name: &str) -> Result<Self, UnknownStrategy> {
-        Self::from_str(name, false).map_err(|_no| UnknownStrategy {
-            name: name.to_string(),
+        Self::from_str(name, false).map_err(|_no| UnknownStrategy(name.to_string()))
+    }
+
+    /// It is there to be seen failing, and not for a sale.
+    pub fn is_control(self) -> bool {
+        self == Self::NoLock
+    }
+}
+
+// === impl Servers ===
+
+impl Servers {
+    /// A lock that lives beside the database, in the one critical section there is.
+    fn locked<L: Lock>(&self, lock: L) -> Box<dyn Deduct> {
+        Box::new(Locked::new(lock, self.store.clone()))
+    }
+
+    fn redis_url(&self) -> Result<&str, Missing> {
+        self.redis_url.as_deref().ok_or_else(|| {
+            Missing("no Redis is configured: set redis_url, such as redis://127.0.0.1:6379".to_string())
         })
     }
 }
 
-/// A name that no strategy has.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UnknownStrategy {
-    pub name: String,
-}
+// === impl UnknownStrategy ===
 
 impl std::error::Error for UnknownStrategy {}
 
 impl std::fmt::Display for UnknownStrategy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let names: Vec<String> = Strategy::all()
-            .iter()
-            .map(|s| s.name().to_string())
-            .collect();
-        write!(
-            f,
-            "unknown strategy `{}`; the strategies are {}",
-            self.name,
-            names.join(", ")
-        )
+        let names: Vec<String> = Strategy::all().iter().map(|s| s.name().to_string()).collect();
+        write!(f, "unknown strategy `{}`; the strategies are {}", self.0, names.join(", "))
     }
 }

@@ -1,1 +1,422 @@
-//! (to be written)
+//! The critical section that every lock shares: lock, read, check, begin, insert, write the stock
+//! row last, commit, release. The only place that knows this order.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+
+use super::replay::{after_conflict, closed_endings, failed};
+use super::{Closed, Contention, Deduct, DeductError, Ending};
+use crate::keys::LockKey;
+use crate::lock::{AcquireError, Guard, Guarantees, Lock, Released, Terms};
+use crate::order::{CloseReason, NewOrder, Order};
+use crate::sale::{Activity, GuardMode, OrderId, Sku};
+use crate::store::{Claim, Claimed, Store, StoreError};
+
+/// Sells under a lock. The stock is read before the writing transaction and written absolutely, so
+/// that the lock alone keeps two buyers apart: without it this oversells.
+#[derive(Debug)]
+pub struct Locked<L> {
+    lock: L,
+    store: Store,
+}
+
+/// What the holder saw of one SKU, and the claim under which it may write it.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    available: i64,
+    claim: Option<Claim>,
+}
+
+/// Why the critical section ended without an ending.
+#[derive(Debug)]
+enum Stopped {
+    Contention(Contention),
+    /// A younger claim is in the store; its token.
+    FencedOut(i64),
+    Store(StoreError),
+}
+
+impl From<StoreError> for Stopped {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+/// Tries of the critical section under one grant, after deadlocks.
+const TRIES_MAX: u32 = 3;
+/// Grants for one batch: a second one after the token's source had lost its history.
+const GRANTS_MAX: u32 = 2;
+
+// === impl Locked ===
+
+impl<L: Lock> Locked<L> {
+    pub fn new(lock: L, store: Store) -> Self {
+        Self { lock, store }
+    }
+
+    /// Takes the lock, or says for everyone in the batch why not.
+    async fn enter(&self, activity: &Activity) -> Result<L::Guard, Result<Ending, DeductError>> {
+        let key = LockKey::of(&activity.id);
+        match self.lock.acquire(&key, &Terms::of(activity)).await {
+            Ok(guard) => Ok(guard),
+            Err(AcquireError::Busy) => Err(Ok(Ending::Busy(Contention::LockTimeout))),
+            // Nothing was sold in either case: the lock comes before any write.
+            Err(AcquireError::Unavailable { server, source } | AcquireError::Unknown { server, source }) => {
+                Err(Err(DeductError::Unavailable {
+                    server,
+                    reason: source.to_string(),
+                }))
+            }
+        }
+    }
+
+    async fn leave(&self, activity: &Activity, guard: L::Guard) {
+        match guard.release().await {
+            Released::Released => {}
+            Released::NotOwner => {
+                metrics::counter!("flashlock_lock_not_owner_total").increment(1);
+                tracing::warn!(activity = %activity.id, strategy = %activity.strategy,
+                    "the lease had ended before the lock was released");
+            }
+            Released::Pending => {
+                tracing::warn!(activity = %activity.id, strategy = %activity.strategy,
+                    "the release is not confirmed yet; it goes on in the background");
+            }
+        }
+    }
+
+    /// What is available of `skus`: claimed first under `fence`, plainly read otherwise.
+    async fn look(
+        &self,
+        activity: &Activity,
+        skus: &[Sku],
+        guard: &L::Guard,
+    ) -> Result<BTreeMap<Sku, Seen>, Stopped> {
+        if activity.guard != GuardMode::Fence {
+            let available = self.store.available(&activity.id).await?;
+            let plain = |(sku, available)| (sku, Seen { available, claim: None });
+            return Ok(available.into_iter().map(plain).collect());
+        }
+        let generation = activity.fence_generation;
+        match self.store.claim(&activity.id, skus, generation, guard.fence()).await? {
+            Claimed::Mine(claimed) => Ok(claimed
+                .into_iter()
+                .map(|(sku, c)| (sku, Seen { available: c.available, claim: Some(c.claim) }))
+                .collect()),
+            Claimed::FencedOut(younger) if younger.generation == generation => {
+                Err(Stopped::FencedOut(younger.fence))
+            }
+            Claimed::FencedOut(_) => Err(Stopped::Contention(Contention::FencedOut)),
+            Claimed::UnknownSku(_) => Ok(BTreeMap::new()),
+        }
+    }
+
+    /// Whether a write may be invoked. Under `none` always: the textbook trusts its lock.
+    fn may_write(activity: &Activity, guard: &L::Guard) -> Result<(), Stopped> {
+        match activity.guard {
+            GuardMode::None => Ok(()),
+            GuardMode::Lease | GuardMode::Fence if guard.is_held() => Ok(()),
+            GuardMode::Lease | GuardMode::Fence => Err(Stopped::Contention(Contention::LeaseLost)),
+        }
+    }
+
+    /// Runs the critical section again where that helps: after a deadlock, and once after the
+    /// token's source had lost its history and was told where the store stands.
+    async fn stopped(
+        &self,
+        activity: &Activity,
+        guard: &L::Guard,
+        why: Stopped,
+        tries: u32,
+    ) -> Result<(), Stopped> {
+        match why {
+            Stopped::Store(StoreError::Retry(_)) if tries < TRIES_MAX => Ok(()),
+            // A holder that still has its lease is the youngest there is; when its token is below
+            // the store's, the source went back. The next grant is above.
+            Stopped::FencedOut(fence) if guard.is_held() => {
+                let key = LockKey::of(&activity.id);
+                if let Err(error) = self.lock.reseed(&key, fence).await {
+                    tracing::warn!(%error, activity = %activity.id, "cannot reseed the fencing token");
+                }
+                Err(Stopped::FencedOut(fence))
+            }
+            Stopped::FencedOut(_) => Err(Stopped::Contention(Contention::FencedOut)),
+            other @ (Stopped::Store(_) | Stopped::Contention(_)) => Err(other),
+        }
+    }
+
+    async fn sell(
+        &self,
+        activity: &Activity,
+        batch: &[&NewOrder],
+        guard: &L::Guard,
+    ) -> Result<Vec<Ending>, Stopped> {
+        let skus = skus_of(batch.iter().flat_map(|order| order.lines.iter().map(|l| &l.sku)));
+        let mut seen = self.look(activity, &skus, guard).await?;
+        let (endings, sold) = allot(activity, batch, &mut seen);
+        if sold.is_empty() {
+            return Ok(endings);
+        }
+        Self::may_write(activity, guard)?;
+        let mut tx = self.store.begin().await?;
+        if let Err(error) = tx.insert_orders(activity, &sold).await {
+            tx.rollback().await;
+            return Err(error.into());
+        }
+        let changed = skus_of(sold.iter().flat_map(|order| order.lines.iter().map(|l| &l.sku)));
+        if let Err(why) = self.write(&mut tx, activity, &changed, &seen, guard).await {
+            tx.rollback().await;
+            return Err(why);
+        }
+        tx.commit().await?;
+        Ok(endings)
+    }
+
+    /// Writes the stock rows, ascending, and checks once more that the commit may be invoked.
+    async fn write(
+        &self,
+        tx: &mut crate::store::Tx,
+        activity: &Activity,
+        skus: &[Sku],
+        seen: &BTreeMap<Sku, Seen>,
+        guard: &L::Guard,
+    ) -> Result<(), Stopped> {
+        for sku in skus {
+            let Some(seen) = seen.get(sku) else { continue };
+            Self::may_write(activity, guard)?;
+            let written = tx
+                .write_available(&activity.id, sku, seen.available, seen.claim)
+                .await?;
+            if !written {
+                return Err(Stopped::Contention(Contention::FencedOut));
+            }
+        }
+        Self::may_write(activity, guard)
+    }
+
+    async fn sell_again(
+        &self,
+        activity: &Activity,
+        batch: &[&NewOrder],
+        guard: &L::Guard,
+    ) -> Result<Vec<Ending>, Stopped> {
+        let mut tries = 1;
+        loop {
+            match self.sell(activity, batch, guard).await {
+                Ok(endings) => return Ok(endings),
+                Err(why) => self.stopped(activity, guard, why, tries).await?,
+            }
+            tries += 1;
+        }
+    }
+
+    async fn sell_each(
+        &self,
+        activity: &Activity,
+        batch: &[&NewOrder],
+        guard: &L::Guard,
+    ) -> Vec<Result<Ending, DeductError>> {
+        let mut endings = Vec::with_capacity(batch.len());
+        for order in batch {
+            endings.push(match self.sell_again(activity, &[*order], guard).await {
+                Ok(mut one) => Ok(one.remove(0)),
+                Err(Stopped::Store(StoreError::Conflict(_))) => {
+                    after_conflict(&self.store, activity, order).await
+                }
+                Err(why) => why.into_ending(),
+            });
+        }
+        endings
+    }
+
+    async fn give_back(
+        &self,
+        activity: &Activity,
+        orders: &[Order],
+        why: CloseReason,
+        guard: &L::Guard,
+    ) -> Result<Vec<bool>, Stopped> {
+        let skus = skus_of(orders.iter().flat_map(|order| order.lines.iter().map(|l| &l.sku)));
+        let mut seen = self.look(activity, &skus, guard).await?;
+        Self::may_write(activity, guard)?;
+        let mut tx = self.store.begin().await?;
+        let orders: Vec<&Order> = orders.iter().collect();
+        let closed = match tx.close_orders(&activity.id, &orders, why).await {
+            Ok(closed) => closed,
+            Err(error) => {
+                tx.rollback().await;
+                return Err(error.into());
+            }
+        };
+        for (order, closed) in orders.iter().zip(&closed) {
+            for line in order.lines.iter().filter(|_| *closed) {
+                if let Some(seen) = seen.get_mut(&line.sku) {
+                    seen.available += line.quantity;
+                }
+            }
+        }
+        if let Err(why) = self.write(&mut tx, activity, &skus, &seen, guard).await {
+            tx.rollback().await;
+            return Err(why);
+        }
+        tx.commit().await?;
+        Ok(closed)
+    }
+}
+
+#[async_trait]
+impl<L: Lock> Deduct for Locked<L> {
+    fn guarantees(&self) -> Guarantees {
+        self.lock.guarantees()
+    }
+
+    async fn ready(&self) -> Result<(), DeductError> {
+        self.lock.ready().await.map_err(|error| match error {
+            AcquireError::Unavailable { server, source } | AcquireError::Unknown { server, source } => {
+                DeductError::Unavailable { server, reason: source.to_string() }
+            }
+            AcquireError::Busy => DeductError::Unavailable {
+                server: "lock",
+                reason: error.to_string(),
+            },
+        })
+    }
+
+    async fn deduct(&self, activity: &Activity, batch: &[NewOrder]) -> Vec<Result<Ending, DeductError>> {
+        let batch: Vec<&NewOrder> = batch.iter().collect();
+        let mut grants = 1;
+        loop {
+            let guard = match self.enter(activity).await {
+                Ok(guard) => guard,
+                Err(Ok(busy)) => return batch.iter().map(|_| Ok(busy.clone())).collect(),
+                Err(Err(error)) => return failed(batch.len(), error),
+            };
+            let tried = self.sell_again(activity, &batch, &guard).await;
+            // The token's source has been told where the store stands: the next grant is above.
+            if matches!(tried, Err(Stopped::FencedOut(_))) && grants < GRANTS_MAX {
+                self.leave(activity, guard).await;
+                grants += 1;
+                continue;
+            }
+            let endings = match tried {
+                Ok(endings) => endings.into_iter().map(Ok).collect(),
+                // One of them is there already: one at a time, so that it spoils only its own.
+                Err(Stopped::Store(StoreError::Conflict(_))) => {
+                    self.sell_each(activity, &batch, &guard).await
+                }
+                Err(why) => match why.into_ending() {
+                    Ok(ending) => batch.iter().map(|_| Ok(ending.clone())).collect(),
+                    Err(error) => failed(batch.len(), error),
+                },
+            };
+            // Released after the commit: a reader that got the lock earlier would see the old stock.
+            self.leave(activity, guard).await;
+            return endings;
+        }
+    }
+
+    async fn close(
+        &self,
+        activity: &Activity,
+        orders: &[OrderId],
+        why: CloseReason,
+    ) -> Vec<Result<Closed, DeductError>> {
+        // Lock first: what is read before it may be another's by the time it is granted.
+        let guard = match self.enter(activity).await {
+            Ok(guard) => guard,
+            Err(Ok(_busy)) => {
+                return failed(
+                    orders.len(),
+                    DeductError::Unavailable {
+                        server: "lock",
+                        reason: "the lock was not granted in time".to_string(),
+                    },
+                );
+            }
+            Err(Err(error)) => return failed(orders.len(), error),
+        };
+        let closed = closed_endings(&self.store, activity, orders, async |found| {
+            let mut tries = 1;
+            loop {
+                match self.give_back(activity, found, why, &guard).await {
+                    Ok(closed) => return Ok(closed),
+                    Err(stopped) => {
+                        if let Err(stopped) = self.stopped(activity, &guard, stopped, tries).await {
+                            return Err(stopped.into_error());
+                        }
+                    }
+                }
+                tries += 1;
+            }
+        })
+        .await;
+        self.leave(activity, guard).await;
+        closed
+    }
+}
+
+// === impl Stopped ===
+
+impl Stopped {
+    fn into_ending(self) -> Result<Ending, DeductError> {
+        match self {
+            Self::Contention(why) => Ok(Ending::Busy(why)),
+            Self::FencedOut(_) => Ok(Ending::Busy(Contention::FencedOut)),
+            Self::Store(error) => super::replay::store_ending(error),
+        }
+    }
+
+    fn into_error(self) -> DeductError {
+        match self.into_ending() {
+            Ok(ending) => DeductError::Unavailable {
+                server: "lock",
+                reason: format!("nothing was closed: {ending:?}"),
+            },
+            Err(error) => error,
+        }
+    }
+}
+
+/// Ascending, each once: the order in which every process touches the rows.
+fn skus_of<'a>(skus: impl Iterator<Item = &'a Sku>) -> Vec<Sku> {
+    let mut skus: Vec<Sku> = skus.cloned().collect();
+    skus.sort();
+    skus.dedup();
+    skus
+}
+
+/// Gives each order of the batch what it wants while it lasts, in the order in which they came, and
+/// moves `seen` to what is left.
+fn allot<'a>(
+    activity: &Activity,
+    batch: &[&'a NewOrder],
+    seen: &mut BTreeMap<Sku, Seen>,
+) -> (Vec<Ending>, Vec<&'a NewOrder>) {
+    let mut endings = Vec::with_capacity(batch.len());
+    let mut sold = Vec::with_capacity(batch.len());
+    for order in batch {
+        let short = order.lines.iter().find_map(|line| match seen.get(&line.sku) {
+            None => Some(Ending::UnknownSku(line.sku.clone())),
+            Some(seen) if seen.available < line.quantity => Some(Ending::SoldOut {
+                sku: line.sku.clone(),
+                left: seen.available,
+            }),
+            Some(_) => None,
+        });
+        if let Some(short) = short {
+            endings.push(short);
+            continue;
+        }
+        for line in &order.lines {
+            if let Some(seen) = seen.get_mut(&line.sku) {
+                seen.available -= line.quantity;
+            }
+        }
+        let left = order.lines.first().and_then(|l| seen.get(&l.sku)).map_or(0, |s| s.available);
+        endings.push(Ending::Booked { order: Box::new(order.booked(activity)), left });
+        sold.push(*order);
+    }
+    (endings, sold)
+}
+

@@ -116,6 +116,23 @@ impl Store {
         self.with_lines(&rows).await
     }
 
+    /// Orders whose pay window is over by the database's clock, the longest overdue first.
+    pub async fn due_orders(&self, limit: i64) -> Result<Vec<OrderId>, StoreError> {
+        let sql = self.dialect.sql(
+            "SELECT id, activity_id FROM orders WHERE state = 'PENDING_PAYMENT' AND pay_deadline <= {now} \
+             ORDER BY pay_deadline LIMIT ?",
+        );
+        let rows = self.rows(query(&sql).bind(limit)).await?;
+        rows.iter()
+            .map(|row| {
+                Ok(OrderId {
+                    activity: text(row, "activity_id")?,
+                    rid: text(row, "id")?,
+                })
+            })
+            .collect()
+    }
+
     async fn with_lines(&self, rows: &[AnyRow]) -> Result<Vec<Order>, StoreError> {
         if rows.is_empty() {
             return Ok(Vec::new());

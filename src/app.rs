@@ -1,0 +1,64 @@
+//! The opened servers and strategies of one process.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::config::Config;
+use crate::deduct::Deduct;
+use crate::sale::StrategyName;
+use crate::store::{OpenError, Store, StoreOptions};
+use crate::strategy::{Servers, Strategy};
+
+/// What a request needs.
+#[derive(Debug)]
+pub struct App {
+    pub config: Config,
+    pub store: Store,
+    strategies: HashMap<StrategyName, Opened>,
+}
+
+/// A strategy, or why this process does not have it and what to configure.
+#[derive(Debug, Clone)]
+pub enum Opened {
+    Here(Arc<dyn Deduct>),
+    Missing(String),
+}
+
+// === impl App ===
+
+impl App {
+    /// Opens the database (it must answer) and the strategies (their servers need not: they are
+    /// connected to when first used, and again after they were away).
+    pub async fn open(config: Config) -> Result<Self, OpenError> {
+        let store = Store::open(&StoreOptions {
+            url: config.database_url.clone(),
+            connections_max: config.database_connections_max,
+        })
+        .await?;
+        store.migrate().await?;
+        let servers = Servers {
+            store: store.clone(),
+            redis_url: config.redis_url.clone(),
+            redlock_urls: config.redlock_urls.clone(),
+            zookeeper: config.zookeeper.clone(),
+        };
+        let strategies = Strategy::all()
+            .iter()
+            .map(|strategy| {
+                let opened = match strategy.open(&servers) {
+                    Ok(deduct) => Opened::Here(Arc::from(deduct)),
+                    Err(missing) => Opened::Missing(missing.to_string()),
+                };
+                (strategy.name(), opened)
+            })
+            .collect();
+        Ok(Self { config, store, strategies })
+    }
+
+    /// The strategy as this process has it. An unknown name is one that a later version wrote.
+    pub fn strategy(&self, name: &StrategyName) -> Opened {
+        self.strategies.get(name).cloned().unwrap_or_else(|| {
+            Opened::Missing(format!("this version does not know the strategy `{name}`; upgrade it"))
+        })
+    }
+}

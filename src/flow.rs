@@ -1,0 +1,137 @@
+//! The way of a purchase: look up, admit, limit, deduct, answer.
+
+pub mod activity;
+pub mod close;
+mod combine;
+mod dedupe;
+mod limit;
+pub mod payment;
+mod sold_out;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::task::TaskTracker;
+
+use crate::app::{App, Opened};
+use crate::deduct::{Deduct, DeductError, Ending};
+use crate::sale::{Activity, ActivityId, Purchase, Sku, StrategyName};
+use crate::store::StoreError;
+
+use combine::Combiner;
+use limit::Limiter;
+use sold_out::SoldOutMemory;
+
+/// The flow of one process: the opened servers, and what it remembers between requests.
+#[derive(Debug)]
+pub struct Flow {
+    pub app: App,
+    activities: activity::Cache,
+    limiter: Limiter,
+    sold_out: SoldOutMemory,
+    combiner: Combiner,
+    /// Purchases that must finish though their buyer may have left.
+    tasks: TaskTracker,
+}
+
+/// How a request to buy ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Answer {
+    Ended(Ending),
+    /// Too many requests: try again after this long.
+    Limited(limit::Refusal),
+}
+
+/// Why a request could not be carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum FlowError {
+    #[error("there is no activity {0}")]
+    NoSuchActivity(ActivityId),
+    #[error("activity {activity} does not sell {sku}; it sells {sold}")]
+    UnknownSku {
+        activity: ActivityId,
+        sku: Sku,
+        sold: String,
+    },
+    #[error("{wanted} units are more than the {allowed} that one user may buy")]
+    TooMany { wanted: i64, allowed: i64 },
+    #[error("strategy {strategy} is not available here: {why}")]
+    StrategyMissing { strategy: StrategyName, why: String },
+    #[error(transparent)]
+    Deduct(#[from] DeductError),
+}
+
+impl From<StoreError> for FlowError {
+    fn from(error: StoreError) -> Self {
+        Self::Deduct(error.into())
+    }
+}
+
+// === impl Flow ===
+
+impl Flow {
+    pub fn new(app: App) -> Arc<Self> {
+        Arc::new(Self {
+            app,
+            activities: activity::Cache::default(),
+            limiter: Limiter::default(),
+            sold_out: SoldOutMemory::default(),
+            combiner: Combiner::default(),
+            tasks: TaskTracker::new(),
+        })
+    }
+
+    /// Buys, or says why not. The same purchase may be asked for again at any time, and is sold
+    /// once.
+    ///
+    /// # Cancel safety
+    /// Dropped, the purchase goes on to its end: the deduction runs in a task of its own, since a
+    /// drop during COMMIT would let go of the lock while the commit is on its way.
+    pub async fn purchase(self: &Arc<Self>, purchase: Purchase) -> Result<Answer, FlowError> {
+        let (activity, known) = self.dedupe(&purchase).await?;
+        let order = match known {
+            dedupe::Known::New(order) => order,
+            dedupe::Known::Ended(ending) => return Ok(Answer::Ended(ending)),
+        };
+        if let Err(refusal) = self.limiter.check(&activity, &purchase.user) {
+            metrics::counter!("flashlock_limited_total").increment(1);
+            return Ok(Answer::Limited(refusal));
+        }
+        if let Some(ending) = self.sold_out.recall(&activity.id, &order) {
+            return Ok(Answer::Ended(ending));
+        }
+        let strategy = self.strategy(&activity)?;
+        let flow = Arc::clone(self);
+        let task = self.tasks.spawn(async move {
+            let ending = flow.combiner.deduct(&flow.tasks, strategy, &activity, order).await;
+            if let Ok(Ending::SoldOut { sku, left }) = &ending {
+                flow.sold_out.remember(&activity.id, sku, *left);
+            }
+            ending
+        });
+        match task.await {
+            Ok(ending) => Ok(Answer::Ended(ending?)),
+            Err(panicked) => Err(FlowError::Deduct(DeductError::Unknown {
+                server: "service",
+                reason: panicked.to_string(),
+            })),
+        }
+    }
+
+    /// The activity's strategy, opened.
+    fn strategy(&self, activity: &Activity) -> Result<Arc<dyn Deduct>, FlowError> {
+        match self.app.strategy(&activity.strategy) {
+            Opened::Here(strategy) => Ok(strategy),
+            Opened::Missing(why) => Err(FlowError::StrategyMissing {
+                strategy: activity.strategy.clone(),
+                why,
+            }),
+        }
+    }
+
+    /// Waits for what is in flight, at most `wait`. `false`: something was still at work.
+    pub async fn drain(&self, wait: Duration) -> bool {
+        self.tasks.close();
+        tokio::time::timeout(wait, self.tasks.wait()).await.is_ok()
+    }
+}

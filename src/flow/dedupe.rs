@@ -1,0 +1,84 @@
+//! Is this request known already? The only place that makes a `NewOrder`.
+
+use std::sync::Arc;
+
+use super::{Flow, FlowError};
+use crate::deduct::Ending;
+use crate::deduct::replay::known_ending;
+use crate::order::{Fingerprint, NewOrder};
+use crate::sale::{Activity, ActivityState, Purchase};
+use crate::store::Lookup;
+
+/// What dedupe found.
+#[derive(Debug)]
+pub(super) enum Known {
+    New(NewOrder),
+    /// It has an ending already, or the sale does not take it.
+    Ended(Ending),
+}
+
+impl Flow {
+    /// Looks the reservation and its user up, in one statement, and admits what is new by the
+    /// activity's window. Precedence: replay, reused key, already purchased, then the window.
+    pub(super) async fn dedupe(&self, purchase: &Purchase) -> Result<(Arc<Activity>, Known), FlowError> {
+        let store = &self.app.store;
+        let rid = purchase.rid();
+        let lookup = store.look_up(&purchase.activity, rid, &purchase.user).await?;
+        let Some(lookup) = lookup else {
+            return Err(FlowError::NoSuchActivity(purchase.activity.clone()));
+        };
+        let activity = self.activities.get(store, &purchase.activity, &lookup).await?;
+        fits(&activity, purchase)?;
+        let fingerprint = Fingerprint::of(purchase);
+        let known = known_ending(store, &activity.id, rid, &fingerprint, &lookup).await?;
+        let known = match known.or_else(|| shut(&activity, &lookup)) {
+            Some(ending) => Known::Ended(ending),
+            None => Known::New(NewOrder::deduped(purchase, lookup.now_ms)),
+        };
+        Ok((activity, known))
+    }
+}
+
+/// Refuses what no state of the sale could take.
+fn fits(activity: &Activity, purchase: &Purchase) -> Result<(), FlowError> {
+    for line in purchase.lines() {
+        if activity.total(&line.sku).is_none() {
+            let sold: Vec<&str> = activity.skus.iter().map(|a| a.sku.as_str()).collect();
+            return Err(FlowError::UnknownSku {
+                activity: activity.id.clone(),
+                sku: line.sku.clone(),
+                sold: sold.join(", "),
+            });
+        }
+    }
+    let wanted = purchase.units();
+    if wanted > activity.units_per_user_max {
+        return Err(FlowError::TooMany {
+            wanted,
+            allowed: activity.units_per_user_max,
+        });
+    }
+    Ok(())
+}
+
+/// Why the sale takes nobody now, by its state and the database's clock.
+fn shut(activity: &Activity, lookup: &Lookup) -> Option<Ending> {
+    let not_open = Some(Ending::NotOpen {
+        opens_at_ms: activity.opens_at_ms,
+    });
+    let ended = Some(Ending::Ended {
+        closed_at_ms: activity.closes_at_ms,
+    });
+    match lookup.state {
+        ActivityState::Draft
+        | ActivityState::Warming
+        | ActivityState::Ready
+        | ActivityState::Pausing
+        | ActivityState::Paused => not_open,
+        ActivityState::Closing | ActivityState::Sealed => ended,
+        ActivityState::Fenced => Some(Ending::Recovering),
+        ActivityState::Open if lookup.now_ms < activity.opens_at_ms => not_open,
+        ActivityState::Open if lookup.now_ms >= activity.closes_at_ms => ended,
+        ActivityState::Open => None,
+    }
+}
