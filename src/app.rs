@@ -61,4 +61,21 @@ impl App {
             Opened::Missing(format!("this version does not know the strategy `{name}`; upgrade it"))
         })
     }
+
+    /// What whoever starts the service should know: who may reach it, and what is missing.
+    pub fn notices(&self) -> Vec<String> {
+        let mut notices = vec![format!("database: {}", self.store.dialect().as_str())];
+        if self.config.operator_token.is_none() {
+            notices.push(
+                "no tokens are configured: anyone on this machine may do anything, and only loopback is listened on"
+                    .to_string(),
+            );
+        }
+        for strategy in Strategy::all() {
+            if let Opened::Missing(why) = self.strategy(&strategy.name()) {
+                notices.push(format!("strategy {} is not available: {why}", strategy.name()));
+            }
+        }
+        notices
+    }
 }

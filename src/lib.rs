@@ -15,6 +15,8 @@ pub mod config;
 pub mod app;
 /// The way of a purchase.
 pub mod flow;
+/// The REST service.
+pub mod http;
 /// Real servers on free loopback ports.
 pub mod lab;
 /// The law: total = available + held + sold.

@@ -1,0 +1,164 @@
+//! The REST service: its routes, and how it starts and stops.
+
+mod activity;
+mod auth;
+mod body;
+mod error;
+mod order;
+mod purchase;
+mod strategy;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use metrics_exporter_prometheus::PrometheusHandle;
+use serde::Serialize;
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tower_http::catch_panic::CatchPanicLayer;
+use utoipa::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::config::Role;
+use crate::flow::Flow;
+use body::Name;
+use error::{Kind, Problem};
+
+type Shared = State<Arc<Flow>>;
+
+#[derive(OpenApi)]
+#[openapi(info(
+    title = "flashlock",
+    description = "Flash sales behind a lock strategy chosen per activity. Errors are RFC 9457 problem details."
+))]
+struct Document;
+
+/// Serves until `stop`, then lets what is in flight end, for at most the configured time.
+///
+/// # Errors
+/// When the listener fails. What was still at work after the time is told in the log.
+pub async fn serve(
+    flow: Arc<Flow>,
+    listener: TcpListener,
+    metrics: PrometheusHandle,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> std::io::Result<()> {
+    let config = &flow.app.config;
+    let wait = Duration::from_secs(config.shutdown_s);
+    let stopping = CancellationToken::new();
+    let mut background = tokio::task::JoinSet::new();
+    if config.roles.contains(&Role::Closer) {
+        background.spawn(Arc::clone(&flow).closer(stopping.clone()));
+    }
+    let server = {
+        let stopping = stopping.clone();
+        async move {
+            stop.await;
+            stopping.cancel();
+        }
+    };
+    let router = router(Arc::clone(&flow), metrics);
+    let serving = axum::serve(listener, router).with_graceful_shutdown(server).into_future();
+    let deadline = async {
+        stopping.cancelled().await;
+        tokio::time::sleep(wait).await;
+    };
+    tokio::select! {
+        done = serving => done?,
+        () = deadline => tracing::warn!("connections were still open after {} s", wait.as_secs()),
+    }
+    // Purchases whose buyers have left are not in any connection, and must end all the same.
+    if !flow.drain(wait).await {
+        tracing::error!("purchases were still at work after {} s; their keys find out", wait.as_secs());
+    }
+    background.abort_all();
+    flow.app.store.close().await;
+    Ok(())
+}
+
+/// The routes. `metrics` renders what `/metrics` answers.
+pub fn router(flow: Arc<Flow>, metrics: PrometheusHandle) -> Router {
+    let body_bytes_max = flow.app.config.body_bytes_max;
+    let (router, document) = OpenApiRouter::with_openapi(Document::openapi())
+        .routes(routes!(strategy::list))
+        .routes(routes!(activity::create, activity::list))
+        .routes(routes!(activity::read))
+        .routes(routes!(activity::warm_up))
+        .routes(routes!(activity::open))
+        .routes(routes!(activity::close))
+        .routes(routes!(purchase::buy))
+        .routes(routes!(order::read))
+        .routes(routes!(order::pay))
+        .routes(routes!(order::cancel))
+        .split_for_parts();
+    let document = Arc::new(document);
+    router
+        .route("/healthz", get(async || Json(json!({"status": "ok"}))))
+        .route("/readyz", get(ready))
+        .route("/metrics", get(async move || metrics.render()))
+        .route("/openapi.json", get(async move || Json(document.as_ref().clone())))
+        .route("/problems/{name}", get(problem))
+        .fallback(async |uri: axum::http::Uri| {
+            Problem::new(Kind::NotFound, format!("there is no {}; see /openapi.json", uri.path()))
+        })
+        .method_not_allowed_fallback(async |method: axum::http::Method| {
+            Problem::new(Kind::MethodNotAllowed, format!("it does not take {method}; see /openapi.json"))
+        })
+        .layer(DefaultBodyLimit::max(body_bytes_max))
+        .layer(CatchPanicLayer::custom(|_panic: Box<dyn std::any::Any + Send>| {
+            Problem::new(Kind::Internal, "a defect; see the service's log").into_response()
+        }))
+        .with_state(flow)
+}
+
+/// Ready to sell: the database answers.
+async fn ready(State(flow): Shared) -> Result<Response, Problem> {
+    flow.app.store.now_ms().await.map_err(crate::flow::FlowError::from)?;
+    Ok(Json(json!({"status": "ready", "database": flow.app.store.dialect().as_str()})).into_response())
+}
+
+/// Explains a problem type: what a `type` member refers to.
+async fn problem(Name(name): Name<String>) -> Result<Response, Problem> {
+    match Kind::ALL.into_iter().find(|kind| kind.name() == name) {
+        Some(kind) => Ok(Json(json!({
+            "type": format!("/problems/{name}"), "title": kind.title(), "status": kind.status(),
+        }))
+        .into_response()),
+        None => Err(Problem::new(Kind::NotFound, format!("there is no problem type `{name}`"))),
+    }
+}
+
+/// 201 with where the new thing is.
+fn created(location: &str, body: impl Serialize) -> Response {
+    answer(axum::http::StatusCode::CREATED, &[(header::LOCATION, location)], body)
+}
+
+/// 200, and the mark of a repeat.
+fn replayed(body: impl Serialize) -> Response {
+    let replay = header::HeaderName::from_static("idempotent-replay");
+    answer(axum::http::StatusCode::OK, &[(replay, "true")], body)
+}
+
+/// 202 with where the outcome will be, and when to look.
+fn accepted(location: &str) -> Response {
+    let headers = [(header::LOCATION, location), (header::RETRY_AFTER, "1")];
+    answer(axum::http::StatusCode::ACCEPTED, &headers, json!({"order": location}))
+}
+
+fn answer(status: axum::http::StatusCode, headers: &[(header::HeaderName, &str)], body: impl Serialize) -> Response {
+    let mut response = (status, Json(body)).into_response();
+    for (name, value) in headers {
+        if let Ok(value) = HeaderValue::from_str(value) {
+            response.headers_mut().insert(name.clone(), value);
+        }
+    }
+    response
+}

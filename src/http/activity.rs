@@ -1,0 +1,402 @@
+//! Activities over REST: create, list, read, warm up, open, close.
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+
+use super::auth::{Operator, Reader};
+use super::body::{Body, Name};
+use super::error::{Problem, ProblemDetails};
+use super::{Shared, created};
+use crate::clock;
+use crate::flow::activity::{ActivityView, Moved};
+use crate::ledger::Ledger;
+use crate::sale::{
+    Activity, ActivityId, ActivityState, Allocation, Booking, Bucket, GuardMode, Limits, LockSettings, STOCK_MAX,
+    Sku, Watchdog,
+};
+use crate::strategy::Strategy;
+
+/// A sale lasts a day unless it is said.
+const SALE_MS: i64 = 24 * 3600 * 1000;
+/// A buyer has a quarter of an hour to pay unless it is said.
+const PAY_WINDOW_S: i64 = 15 * 60;
+const PAY_WINDOW_S_MAX: i64 = 30 * 24 * 3600;
+/// Units one user may buy unless it is said.
+const UNITS_PER_USER: i64 = 10;
+/// Long enough for a stalled disk, short enough that a dead holder keeps nobody for long.
+const LOCK_TTL_MS: i64 = 10_000;
+/// Below what a buyer's client waits.
+const LOCK_WAIT_MS: i64 = 5_000;
+/// SKUs of one activity: an audit and a warm-up stay one short call.
+const SKUS_MAX: usize = 100;
+/// Purchases in one critical section.
+const BATCH_MAX: i64 = 256;
+
+/// A sale to be.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CreateActivity {
+    /// A name of `GET /v1/strategies`.
+    #[schema(example = "db-conditional-update")]
+    strategy: String,
+    skus: Vec<CreateSku>,
+    /// RFC 3339; now if it is left out.
+    opens_at: Option<String>,
+    /// RFC 3339; 24 hours after `opens_at` if it is left out.
+    closes_at: Option<String>,
+    /// Seconds a buyer may take to pay: 1 to 2,592,000, 900 if it is left out.
+    pay_window_s: Option<i64>,
+    /// Most units one user may buy: 10 if it is left out.
+    units_per_user_max: Option<i64>,
+    /// `none`, `lease` or `fence` (the default); for lock strategies only.
+    guard: Option<String>,
+    /// Purchases that may share one critical section: 1 (the default) to 256.
+    batch_max: Option<i64>,
+    /// `sync` (the default) or `async`.
+    booking: Option<String>,
+    lock: Option<CreateLock>,
+    /// Token buckets; no limit if they are left out.
+    limits: Option<CreateLimits>,
+}
+
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CreateSku {
+    sku: String,
+    /// Units for sale: 1 to 1,000,000,000.
+    stock: i64,
+}
+
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CreateLock {
+    /// Length of a lease in milliseconds: 100 to 300,000, 10,000 if it is left out.
+    ttl_ms: Option<i64>,
+    /// Longest wait in milliseconds: 1 to 60,000, 5,000 if it is left out.
+    wait_ms: Option<i64>,
+    /// `on` (the default): the lease is renewed while its holder works.
+    watchdog: Option<String>,
+}
+
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CreateLimits {
+    per_user: Option<CreateBucket>,
+    activity: Option<CreateBucket>,
+}
+
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CreateBucket {
+    /// Requests at once: 1 to 1,000,000.
+    capacity: i64,
+    /// Requests a second after that: above 0, at most 1,000,000.
+    per_s: f64,
+}
+
+/// An activity as it stands.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(super) struct ActivityBody {
+    id: String,
+    state: &'static str,
+    strategy: String,
+    guard: &'static str,
+    batch_max: i64,
+    booking: &'static str,
+    opens_at: String,
+    closes_at: String,
+    pay_window_s: i64,
+    units_per_user_max: i64,
+    lock: LockBody,
+    #[schema(value_type = Object)]
+    limits: Limits,
+    skus: Vec<SkuBody>,
+}
+
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+struct LockBody {
+    ttl_ms: i64,
+    wait_ms: i64,
+    watchdog: &'static str,
+}
+
+/// Where the units of one SKU are: total = available + held + sold.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+struct SkuBody {
+    sku: String,
+    total: i64,
+    /// Absent in the list of activities, as are the next two.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    available: Option<i64>,
+    /// In orders that wait for payment.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held: Option<i64>,
+    /// In paid orders.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sold: Option<i64>,
+}
+
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(super) struct ActivityList {
+    /// The newest first, at most 1,000.
+    activities: Vec<ActivityBody>,
+}
+
+/// Creates an activity, in state DRAFT.
+#[utoipa::path(post, path = "/v1/activities", tag = "activities", request_body = CreateActivity,
+    responses((status = 201, body = ActivityBody), (status = 400, body = ProblemDetails)))]
+pub(super) async fn create(
+    State(flow): Shared,
+    _operator: Operator,
+    Body(body): Body<CreateActivity>,
+) -> Result<Response, Problem> {
+    let now_ms = flow.app.store.now_ms().await.map_err(crate::flow::FlowError::from)?;
+    let activity = body.into_activity(now_ms, flow.app.config.allow_control)?;
+    let view = flow.create(&activity).await?;
+    let body = ActivityBody::from(view);
+    let location = format!("/v1/activities/{}", body.id);
+    Ok(created(&location, body))
+}
+
+/// Lists activities.
+#[utoipa::path(get, path = "/v1/activities", tag = "activities",
+    responses((status = 200, body = ActivityList)))]
+pub(super) async fn list(State(flow): Shared, _reader: Reader) -> Result<Json<ActivityList>, Problem> {
+    let activities = flow.list().await?;
+    Ok(Json(ActivityList {
+        activities: activities.iter().map(|a| ActivityBody::of(a, None)).collect(),
+    }))
+}
+
+/// Reads an activity, with where its units are.
+#[utoipa::path(get, path = "/v1/activities/{id}", tag = "activities", params(("id" = String, Path)),
+    responses((status = 200, body = ActivityBody), (status = 404, body = ProblemDetails)))]
+pub(super) async fn read(
+    State(flow): Shared,
+    _reader: Reader,
+    Name(id): Name<ActivityId>,
+) -> Result<Json<ActivityBody>, Problem> {
+    Ok(Json(flow.view(&id).await?.into()))
+}
+
+/// Puts the stock where the strategy sells from. Safe to repeat.
+#[utoipa::path(post, path = "/v1/activities/{id}/warm-up", tag = "activities", params(("id" = String, Path)),
+    responses((status = 200, body = ActivityBody), (status = 409, body = ProblemDetails)))]
+pub(super) async fn warm_up(
+    State(flow): Shared,
+    _operator: Operator,
+    Name(id): Name<ActivityId>,
+) -> Result<Response, Problem> {
+    moved(flow.warm_up(&id).await?, "a warm-up")
+}
+
+/// Lets buyers in, from `opens_at` on. Safe to repeat.
+#[utoipa::path(post, path = "/v1/activities/{id}/open", tag = "activities", params(("id" = String, Path)),
+    responses((status = 200, body = ActivityBody), (status = 409, body = ProblemDetails)))]
+pub(super) async fn open(
+    State(flow): Shared,
+    _operator: Operator,
+    Name(id): Name<ActivityId>,
+) -> Result<Response, Problem> {
+    moved(flow.open(&id).await?, "opening (warm it up first)")
+}
+
+/// Lets no further buyer in. Safe to repeat.
+#[utoipa::path(post, path = "/v1/activities/{id}/close", tag = "activities", params(("id" = String, Path)),
+    responses((status = 200, body = ActivityBody), (status = 409, body = ProblemDetails)))]
+pub(super) async fn close(
+    State(flow): Shared,
+    _operator: Operator,
+    Name(id): Name<ActivityId>,
+) -> Result<Response, Problem> {
+    moved(flow.close(&id).await?, "closing")
+}
+
+fn moved(moved: Moved, action: &str) -> Result<Response, Problem> {
+    match moved {
+        Moved::Done(view) => Ok(Json(ActivityBody::from(view)).into_response()),
+        Moved::NotAllowed(state) => Err(Problem::state(state, action)),
+    }
+}
+
+// === impl CreateActivity ===
+
+impl CreateActivity {
+    fn into_activity(self, now_ms: i64, allow_control: bool) -> Result<Activity, Problem> {
+        let strategy = Strategy::parse(&self.strategy)?;
+        let guard = match self.guard.as_deref() {
+            // The control has nothing that could be checked.
+            None if strategy.is_control() => GuardMode::None,
+            None => GuardMode::Fence,
+            Some(guard) => guard.parse()?,
+        };
+        if strategy.is_control() && guard != GuardMode::None {
+            return Err(Problem::invalid("no-lock has no lease and no token: its guard is none"));
+        }
+        if !allow_control && strategy.is_control() {
+            return Err(Problem::invalid(
+                "no-lock oversells on purpose; it is refused unless the service was started with --allow-control",
+            ));
+        }
+        if !allow_control && guard == GuardMode::None {
+            return Err(Problem::invalid(
+                "guard none trusts a lock that may have lapsed; it is refused unless the service was started with --allow-control",
+            ));
+        }
+        let booking = match self.booking.as_deref() {
+            None => Booking::Sync,
+            Some(text) => text.parse()?,
+        };
+        if booking == Booking::Async {
+            return Err(Problem::invalid("booking async is not available in this version; use sync"));
+        }
+        let opens_at_ms = time("opens_at", self.opens_at.as_deref(), now_ms)?;
+        let closes_at_ms = time("closes_at", self.closes_at.as_deref(), opens_at_ms.saturating_add(SALE_MS))?;
+        if closes_at_ms <= opens_at_ms {
+            return Err(Problem::invalid("closes_at must be after opens_at"));
+        }
+        Ok(Activity {
+            id: ActivityId::generate(),
+            state: ActivityState::Draft,
+            strategy: strategy.name(),
+            guard,
+            batch_max: within("batch_max", self.batch_max, 1, 1, BATCH_MAX)?,
+            booking,
+            lock: lock_settings(self.lock)?,
+            limits: limits(self.limits)?,
+            opens_at_ms,
+            closes_at_ms,
+            pay_window_s: within("pay_window_s", self.pay_window_s, PAY_WINDOW_S, 1, PAY_WINDOW_S_MAX)?,
+            units_per_user_max: within(
+                "units_per_user_max",
+                self.units_per_user_max,
+                UNITS_PER_USER,
+                1,
+                STOCK_MAX,
+            )?,
+            fence_generation: 0,
+            gate_epoch: 0,
+            gate_run_id: String::new(),
+            skus: skus(self.skus)?,
+        })
+    }
+}
+
+fn skus(given: Vec<CreateSku>) -> Result<Vec<Allocation>, Problem> {
+    if given.is_empty() || given.len() > SKUS_MAX {
+        return Err(Problem::invalid(format!("skus must name 1 to {SKUS_MAX} SKUs; it names {}", given.len())));
+    }
+    let mut skus: Vec<Allocation> = Vec::with_capacity(given.len());
+    for CreateSku { sku, stock } in given {
+        let sku: Sku = sku.parse()?;
+        if !(1..=STOCK_MAX).contains(&stock) {
+            return Err(Problem::invalid(format!("stock of {sku} is {stock}; it must be 1 to {STOCK_MAX}")));
+        }
+        if skus.iter().any(|a| a.sku == sku) {
+            return Err(Problem::invalid(format!("skus names {sku} twice; give each SKU once")));
+        }
+        skus.push(Allocation { sku, total: stock });
+    }
+    skus.sort_by(|a, b| a.sku.cmp(&b.sku));
+    Ok(skus)
+}
+
+fn lock_settings(given: Option<CreateLock>) -> Result<LockSettings, Problem> {
+    let given = given.unwrap_or(CreateLock {
+        ttl_ms: None,
+        wait_ms: None,
+        watchdog: None,
+    });
+    Ok(LockSettings {
+        ttl_ms: within("lock.ttl_ms", given.ttl_ms, LOCK_TTL_MS, 100, 300_000)?,
+        wait_ms: within("lock.wait_ms", given.wait_ms, LOCK_WAIT_MS, 1, 60_000)?,
+        watchdog: match given.watchdog.as_deref() {
+            None => Watchdog::On,
+            Some(text) => text.parse()?,
+        },
+    })
+}
+
+fn limits(given: Option<CreateLimits>) -> Result<Limits, Problem> {
+    let bucket = |name: &str, given: Option<CreateBucket>| -> Result<Option<Bucket>, Problem> {
+        let Some(CreateBucket { capacity, per_s }) = given else {
+            return Ok(None);
+        };
+        let capacity = within(&format!("limits.{name}.capacity"), Some(capacity), 1, 1, 1_000_000)?;
+        if !(per_s.is_finite() && per_s > 0.0 && per_s <= 1e6) {
+            return Err(Problem::invalid(format!(
+                "limits.{name}.per_s is {per_s}; it must be above 0 and at most 1000000"
+            )));
+        }
+        let capacity = u32::try_from(capacity).unwrap_or(u32::MAX);
+        Ok(Some(Bucket { capacity, per_s }))
+    };
+    let Some(given) = given else {
+        return Ok(Limits::default());
+    };
+    Ok(Limits {
+        per_user: bucket("per_user", given.per_user)?,
+        activity: bucket("activity", given.activity)?,
+    })
+}
+
+fn time(name: &str, given: Option<&str>, default: i64) -> Result<i64, Problem> {
+    match given {
+        None => Ok(default),
+        Some(text) => clock::parse_rfc3339(text).map_err(|why| Problem::invalid(format!("{name}: {why}"))),
+    }
+}
+
+fn within(name: &str, given: Option<i64>, default: i64, min: i64, max: i64) -> Result<i64, Problem> {
+    let value = given.unwrap_or(default);
+    if (min..=max).contains(&value) {
+        Ok(value)
+    } else {
+        Err(Problem::invalid(format!("{name} is {value}; it must be {min} to {max}")))
+    }
+}
+
+// === impl ActivityBody ===
+
+impl ActivityBody {
+    fn of(activity: &Activity, ledgers: Option<&[Ledger]>) -> Self {
+        let ledger = |sku: &Sku| ledgers.and_then(|all| all.iter().find(|l| l.sku == *sku));
+        Self {
+            id: activity.id.to_string(),
+            state: activity.state.as_str(),
+            strategy: activity.strategy.to_string(),
+            guard: activity.guard.as_str(),
+            batch_max: activity.batch_max,
+            booking: activity.booking.as_str(),
+            opens_at: clock::rfc3339(activity.opens_at_ms),
+            closes_at: clock::rfc3339(activity.closes_at_ms),
+            pay_window_s: activity.pay_window_s,
+            units_per_user_max: activity.units_per_user_max,
+            lock: LockBody {
+                ttl_ms: activity.lock.ttl_ms,
+                wait_ms: activity.lock.wait_ms,
+                watchdog: activity.lock.watchdog.as_str(),
+            },
+            limits: activity.limits,
+            skus: activity
+                .skus
+                .iter()
+                .map(|allocation| SkuBody {
+                    sku: allocation.sku.to_string(),
+                    total: allocation.total,
+                    available: ledger(&allocation.sku).map(|l| l.available),
+                    held: ledger(&allocation.sku).map(|l| l.held),
+                    sold: ledger(&allocation.sku).map(|l| l.sold),
+                })
+                .collect(),
+        }
+    }
+}
+
+impl From<ActivityView> for ActivityBody {
+    fn from(view: ActivityView) -> Self {
+        Self::of(&view.activity, Some(&view.ledgers))
+    }
+}
