@@ -1,0 +1,1 @@
+//! What do `flashlock lab up`, `down` and `status` do?

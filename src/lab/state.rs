@@ -1,0 +1,1 @@
+//! Which lab of this user runs, as `up` leaves it for `status` and `down`?

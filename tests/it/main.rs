@@ -1,0 +1,3 @@
+//! Tests on real servers.
+
+mod lab;
