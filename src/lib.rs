@@ -1,37 +1,56 @@
 //! flashlock runs a flash sale behind a lock strategy chosen per activity, and compares the
 //! strategies on real servers.
 //!
-//! # Layout, in reading order
+//! # Layout
+//! Modules in reading order; what stands higher knows nothing of what stands lower.
+
+/// What is sold, and to whom.
+pub mod sale;
+
+/// An order, and the states it may pass through.
+pub mod order;
+
+/// The law: total = available + held + sold.
+pub mod ledger;
+
+/// Every Redis key, znode path and lock row.
+pub mod keys;
 
 /// Time.
 pub mod clock;
-/// A way to sell; the critical section all locks share.
-pub mod deduct;
-/// Every Redis key, znode path and lock row.
-pub mod keys;
-/// The options of the service.
-pub mod config;
-/// Opened servers and strategies.
-pub mod app;
-/// The way of a purchase.
-pub mod flow;
-/// The REST service.
-pub mod http;
-/// Real servers on free loopback ports.
-pub mod lab;
-/// The law: total = available + held + sold.
-pub mod ledger;
-/// A mutual exclusion with a lease.
-pub mod lock;
-/// An order and the states it may pass through.
-pub mod order;
-/// A run as JSON, Markdown or HTML.
-pub mod report;
-/// One comparison run as plain data.
-pub mod run;
-/// What is sold, and to whom.
-pub mod sale;
+
+/// Every Lua file, one typed function each.
+pub mod script;
+
 /// The database: the only SQL is below it.
 pub mod store;
+
+/// A mutual exclusion with a lease.
+pub mod lock;
+
+/// A way to sell; the critical section all locks share.
+pub mod deduct;
+
 /// The strategies by name.
 pub mod strategy;
+
+/// The options of the service.
+pub mod config;
+
+/// Opened servers and strategies.
+pub mod app;
+
+/// The way of a purchase.
+pub mod flow;
+
+/// The REST service.
+pub mod http;
+
+/// Real servers on free loopback ports.
+pub mod lab;
+
+/// One comparison run as plain data.
+pub mod run;
+
+/// A run as JSON, Markdown or HTML.
+pub mod report;

@@ -1,0 +1,3 @@
+//! Every Lua file, one typed function each: the only place that knows the order of KEYS and ARGV.
+
+pub mod gate;
