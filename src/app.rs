@@ -52,13 +52,19 @@ impl App {
                 (strategy.name(), opened)
             })
             .collect();
-        Ok(Self { config, store, strategies })
+        Ok(Self {
+            config,
+            store,
+            strategies,
+        })
     }
 
     /// The strategy as this process has it. An unknown name is one that a later version wrote.
     pub fn strategy(&self, name: &StrategyName) -> Opened {
         self.strategies.get(name).cloned().unwrap_or_else(|| {
-            Opened::Missing(format!("this version does not know the strategy `{name}`; upgrade it"))
+            Opened::Missing(format!(
+                "this version does not know the strategy `{name}`; upgrade it"
+            ))
         })
     }
 
@@ -73,7 +79,10 @@ impl App {
         }
         for strategy in Strategy::all() {
             if let Opened::Missing(why) = self.strategy(&strategy.name()) {
-                notices.push(format!("strategy {} is not available: {why}", strategy.name()));
+                notices.push(format!(
+                    "strategy {} is not available: {why}",
+                    strategy.name()
+                ));
             }
         }
         notices

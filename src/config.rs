@@ -72,7 +72,9 @@ pub enum ConfigError {
     SameTokens,
     #[error("{0} is set and empty; leave it out, or give it a value")]
     Empty(&'static str),
-    #[error("redlock_urls names {0} nodes; RedLock needs an odd number, three or more, of independent Redis")]
+    #[error(
+        "redlock_urls names {0} nodes; RedLock needs an odd number, three or more, of independent Redis"
+    )]
     Quorum(usize),
     #[error("redlock_urls names {0} twice; the nodes must be independent")]
     SameNode(String),
@@ -165,8 +167,20 @@ impl Config {
         if let Some(twice) = self.redlock_urls.iter().find(|url| !seen.insert(*url)) {
             return Err(ConfigError::SameNode(twice.clone()));
         }
-        self.range("database_connections_max", u64::from(self.database_connections_max), 1, 1000, "1 to 1000")?;
-        self.range("body_bytes_max", self.body_bytes_max as u64, 1024, 1 << 20, "1024 to 1048576 bytes")?;
+        self.range(
+            "database_connections_max",
+            u64::from(self.database_connections_max),
+            1,
+            1000,
+            "1 to 1000",
+        )?;
+        self.range(
+            "body_bytes_max",
+            self.body_bytes_max as u64,
+            1024,
+            1 << 20,
+            "1024 to 1048576 bytes",
+        )?;
         self.range("shutdown_s", self.shutdown_s, 1, 300, "1 to 300 seconds")
     }
 
@@ -181,7 +195,11 @@ impl Config {
         if (min..=max).contains(&value) {
             Ok(())
         } else {
-            Err(ConfigError::Range { name, value, allowed })
+            Err(ConfigError::Range {
+                name,
+                value,
+                allowed,
+            })
         }
     }
 }
@@ -238,7 +256,10 @@ mod tests {
             tokens(c);
             c.allow_control = true;
         };
-        assert!(matches!(valid(control), Err(ConfigError::ControlInPublic(_))));
+        assert!(matches!(
+            valid(control),
+            Err(ConfigError::ControlInPublic(_))
+        ));
         let same = |c: &mut Config| {
             c.operator_token = Some("x".into());
             c.caller_token = Some("x".into());
@@ -246,7 +267,9 @@ mod tests {
         assert!(matches!(valid(same), Err(ConfigError::SameTokens)));
         let two = |c: &mut Config| c.redlock_urls = vec!["redis://a".into(), "redis://b".into()];
         assert!(matches!(valid(two), Err(ConfigError::Quorum(2))));
-        let twice = |c: &mut Config| c.redlock_urls = vec!["redis://a".into(), "redis://b".into(), "redis://a".into()];
+        let twice = |c: &mut Config| {
+            c.redlock_urls = vec!["redis://a".into(), "redis://b".into(), "redis://a".into()]
+        };
         assert!(matches!(valid(twice), Err(ConfigError::SameNode(_))));
         assert!(matches!(
             valid(|c| c.database_url = "oracle://x".into()),

@@ -1,7 +1,7 @@
 //! A way to sell, and the one critical section that all locks share.
 
-mod locked;
 mod conditional;
+mod locked;
 pub mod replay;
 
 use async_trait::async_trait;

@@ -103,7 +103,10 @@ impl Flow {
         let strategy = self.strategy(&activity)?;
         let flow = Arc::clone(self);
         let task = self.tasks.spawn(async move {
-            let ending = flow.combiner.deduct(&flow.tasks, strategy, &activity, order).await;
+            let ending = flow
+                .combiner
+                .deduct(&flow.tasks, strategy, &activity, order)
+                .await;
             if let Ok(Ending::SoldOut { sku, left }) = &ending {
                 flow.sold_out.remember(&activity.id, sku, *left);
             }

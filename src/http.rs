@@ -66,7 +66,9 @@ pub async fn serve(
         }
     };
     let router = router(Arc::clone(&flow), metrics);
-    let serving = axum::serve(listener, router).with_graceful_shutdown(server).into_future();
+    let serving = axum::serve(listener, router)
+        .with_graceful_shutdown(server)
+        .into_future();
     let deadline = async {
         stopping.cancelled().await;
         tokio::time::sleep(wait).await;
@@ -77,7 +79,10 @@ pub async fn serve(
     }
     // Purchases whose buyers have left are not in any connection, and must end all the same.
     if !flow.drain(wait).await {
-        tracing::error!("purchases were still at work after {} s; their keys find out", wait.as_secs());
+        tracing::error!(
+            "purchases were still at work after {} s; their keys find out",
+            wait.as_secs()
+        );
     }
     background.abort_all();
     flow.app.store.close().await;
@@ -104,25 +109,43 @@ pub fn router(flow: Arc<Flow>, metrics: PrometheusHandle) -> Router {
         .route("/healthz", get(async || Json(json!({"status": "ok"}))))
         .route("/readyz", get(ready))
         .route("/metrics", get(async move || metrics.render()))
-        .route("/openapi.json", get(async move || Json(document.as_ref().clone())))
+        .route(
+            "/openapi.json",
+            get(async move || Json(document.as_ref().clone())),
+        )
         .route("/problems/{name}", get(problem))
         .fallback(async |uri: axum::http::Uri| {
-            Problem::new(Kind::NotFound, format!("there is no {}; see /openapi.json", uri.path()))
+            Problem::new(
+                Kind::NotFound,
+                format!("there is no {}; see /openapi.json", uri.path()),
+            )
         })
         .method_not_allowed_fallback(async |method: axum::http::Method| {
-            Problem::new(Kind::MethodNotAllowed, format!("it does not take {method}; see /openapi.json"))
+            Problem::new(
+                Kind::MethodNotAllowed,
+                format!("it does not take {method}; see /openapi.json"),
+            )
         })
         .layer(DefaultBodyLimit::max(body_bytes_max))
-        .layer(CatchPanicLayer::custom(|_panic: Box<dyn std::any::Any + Send>| {
-            Problem::new(Kind::Internal, "a defect; see the service's log").into_response()
-        }))
+        .layer(CatchPanicLayer::custom(
+            |_panic: Box<dyn std::any::Any + Send>| {
+                Problem::new(Kind::Internal, "a defect; see the service's log").into_response()
+            },
+        ))
         .with_state(flow)
 }
 
 /// Ready to sell: the database answers.
 async fn ready(State(flow): Shared) -> Result<Response, Problem> {
-    flow.app.store.now_ms().await.map_err(crate::flow::FlowError::from)?;
-    Ok(Json(json!({"status": "ready", "database": flow.app.store.dialect().as_str()})).into_response())
+    flow.app
+        .store
+        .now_ms()
+        .await
+        .map_err(crate::flow::FlowError::from)?;
+    Ok(
+        Json(json!({"status": "ready", "database": flow.app.store.dialect().as_str()}))
+            .into_response(),
+    )
 }
 
 /// Explains a problem type: what a `type` member refers to.
@@ -132,13 +155,20 @@ async fn problem(Name(name): Name<String>) -> Result<Response, Problem> {
             "type": format!("/problems/{name}"), "title": kind.title(), "status": kind.status(),
         }))
         .into_response()),
-        None => Err(Problem::new(Kind::NotFound, format!("there is no problem type `{name}`"))),
+        None => Err(Problem::new(
+            Kind::NotFound,
+            format!("there is no problem type `{name}`"),
+        )),
     }
 }
 
 /// 201 with where the new thing is.
 fn created(location: &str, body: impl Serialize) -> Response {
-    answer(axum::http::StatusCode::CREATED, &[(header::LOCATION, location)], body)
+    answer(
+        axum::http::StatusCode::CREATED,
+        &[(header::LOCATION, location)],
+        body,
+    )
 }
 
 /// 200, and the mark of a repeat.
@@ -150,10 +180,18 @@ fn replayed(body: impl Serialize) -> Response {
 /// 202 with where the outcome will be, and when to look.
 fn accepted(location: &str) -> Response {
     let headers = [(header::LOCATION, location), (header::RETRY_AFTER, "1")];
-    answer(axum::http::StatusCode::ACCEPTED, &headers, json!({"order": location}))
+    answer(
+        axum::http::StatusCode::ACCEPTED,
+        &headers,
+        json!({"order": location}),
+    )
 }
 
-fn answer(status: axum::http::StatusCode, headers: &[(header::HeaderName, &str)], body: impl Serialize) -> Response {
+fn answer(
+    status: axum::http::StatusCode,
+    headers: &[(header::HeaderName, &str)],
+    body: impl Serialize,
+) -> Response {
     let mut response = (status, Json(body)).into_response();
     for (name, value) in headers {
         if let Ok(value) = HeaderValue::from_str(value) {

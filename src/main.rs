@@ -93,7 +93,10 @@ struct ServiceOptions {
 async fn main() -> ExitCode {
     let filter = tracing_subscriber::EnvFilter::try_from_env("FLASHLOCK_LOG")
         .unwrap_or_else(|_unset| "info,sqlx=warn".into());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
     let done = match Cli::parse().command {
         Command::Serve(options) => match options.read() {
             Ok(config) => serve(config).await,
@@ -122,9 +125,9 @@ async fn serve(config: Config) -> Result<(), Failed> {
     for notice in app.notices() {
         tracing::info!("{notice}");
     }
-    let listener = TcpListener::bind(listen)
-        .await
-        .map_err(|e| format!("cannot listen on {listen}: {e}; choose another address with --listen"))?;
+    let listener = TcpListener::bind(listen).await.map_err(|e| {
+        format!("cannot listen on {listen}: {e}; choose another address with --listen")
+    })?;
     // The one line on stdout: whoever starts the service reads the port from it.
     println!("listening on http://{}", listener.local_addr()?);
     http::serve(Flow::new(app), listener, metrics, stop_signal()).await?;

@@ -87,7 +87,9 @@ impl Servers {
 
     fn redis_url(&self) -> Result<&str, Missing> {
         self.redis_url.as_deref().ok_or_else(|| {
-            Missing("no Redis is configured: set redis_url, such as redis://127.0.0.1:6379".to_string())
+            Missing(
+                "no Redis is configured: set redis_url, such as redis://127.0.0.1:6379".to_string(),
+            )
         })
     }
 }
@@ -98,7 +100,15 @@ impl std::error::Error for UnknownStrategy {}
 
 impl std::fmt::Display for UnknownStrategy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let names: Vec<String> = Strategy::all().iter().map(|s| s.name().to_string()).collect();
-        write!(f, "unknown strategy `{}`; the strategies are {}", self.0, names.join(", "))
+        let names: Vec<String> = Strategy::all()
+            .iter()
+            .map(|s| s.name().to_string())
+            .collect();
+        write!(
+            f,
+            "unknown strategy `{}`; the strategies are {}",
+            self.0,
+            names.join(", ")
+        )
     }
 }

@@ -20,7 +20,11 @@ enum Tried {
 
 /// Books the batch in one transaction, the hot row last; where that is not possible for all, one
 /// order at a time. One ending per order.
-pub async fn book(store: &Store, activity: &Activity, batch: &[NewOrder]) -> Vec<Result<Ending, DeductError>> {
+pub async fn book(
+    store: &Store,
+    activity: &Activity,
+    batch: &[NewOrder],
+) -> Vec<Result<Ending, DeductError>> {
     if let [order] = batch {
         return vec![book_one(store, activity, order).await];
     }
@@ -41,7 +45,11 @@ pub async fn book(store: &Store, activity: &Activity, batch: &[NewOrder]) -> Vec
     }
 }
 
-async fn book_one(store: &Store, activity: &Activity, order: &NewOrder) -> Result<Ending, DeductError> {
+async fn book_one(
+    store: &Store,
+    activity: &Activity,
+    order: &NewOrder,
+) -> Result<Ending, DeductError> {
     match book_again(store, activity, &[order]).await {
         Ok(Tried::Booked(mut endings)) => Ok(endings.remove(0)),
         Ok(Tried::Short(sku, left)) => Ok(Ending::SoldOut { sku, left }),
@@ -51,7 +59,11 @@ async fn book_one(store: &Store, activity: &Activity, order: &NewOrder) -> Resul
     }
 }
 
-async fn book_again(store: &Store, activity: &Activity, batch: &[&NewOrder]) -> Result<Tried, StoreError> {
+async fn book_again(
+    store: &Store,
+    activity: &Activity,
+    batch: &[&NewOrder],
+) -> Result<Tried, StoreError> {
     let mut tries = 1;
     loop {
         match book_once(store, activity, batch).await {
@@ -64,7 +76,11 @@ async fn book_again(store: &Store, activity: &Activity, batch: &[&NewOrder]) -> 
     }
 }
 
-async fn book_once(store: &Store, activity: &Activity, batch: &[&NewOrder]) -> Result<Tried, StoreError> {
+async fn book_once(
+    store: &Store,
+    activity: &Activity,
+    batch: &[&NewOrder],
+) -> Result<Tried, StoreError> {
     let mut wanted: BTreeMap<&Sku, i64> = BTreeMap::new();
     for line in batch.iter().flat_map(|order| &order.lines) {
         *wanted.entry(&line.sku).or_default() += line.quantity;

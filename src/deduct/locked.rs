@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use super::replay::{after_conflict, closed_endings, failed};
 use super::{Closed, Contention, Deduct, DeductError, Ending};
 use crate::keys::LockKey;
-use crate::lock::{AcquireError, Guard, Guarantees, Lock, Released, Terms};
+use crate::lock::{AcquireError, Guarantees, Guard, Lock, Released, Terms};
 use crate::order::{CloseReason, NewOrder, Order};
 use crate::sale::{Activity, GuardMode, OrderId, Sku};
 use crate::store::{Claim, Claimed, Store, StoreError};
@@ -62,12 +62,13 @@ impl<L: Lock> Locked<L> {
             Ok(guard) => Ok(guard),
             Err(AcquireError::Busy) => Err(Ok(Ending::Busy(Contention::LockTimeout))),
             // Nothing was sold in either case: the lock comes before any write.
-            Err(AcquireError::Unavailable { server, source } | AcquireError::Unknown { server, source }) => {
-                Err(Err(DeductError::Unavailable {
-                    server,
-                    reason: source.to_string(),
-                }))
-            }
+            Err(
+                AcquireError::Unavailable { server, source }
+                | AcquireError::Unknown { server, source },
+            ) => Err(Err(DeductError::Unavailable {
+                server,
+                reason: source.to_string(),
+            })),
         }
     }
 
@@ -95,14 +96,34 @@ impl<L: Lock> Locked<L> {
     ) -> Result<BTreeMap<Sku, Seen>, Stopped> {
         if activity.guard != GuardMode::Fence {
             let available = self.store.available(&activity.id).await?;
-            let plain = |(sku, available)| (sku, Seen { available, claim: None });
+            let plain = |(sku, available)| {
+                (
+                    sku,
+                    Seen {
+                        available,
+                        claim: None,
+                    },
+                )
+            };
             return Ok(available.into_iter().map(plain).collect());
         }
         let generation = activity.fence_generation;
-        match self.store.claim(&activity.id, skus, generation, guard.fence()).await? {
+        match self
+            .store
+            .claim(&activity.id, skus, generation, guard.fence())
+            .await?
+        {
             Claimed::Mine(claimed) => Ok(claimed
                 .into_iter()
-                .map(|(sku, c)| (sku, Seen { available: c.available, claim: Some(c.claim) }))
+                .map(|(sku, c)| {
+                    (
+                        sku,
+                        Seen {
+                            available: c.available,
+                            claim: Some(c.claim),
+                        },
+                    )
+                })
                 .collect()),
             Claimed::FencedOut(younger) if younger.generation == generation => {
                 Err(Stopped::FencedOut(younger.fence))
@@ -152,7 +173,11 @@ impl<L: Lock> Locked<L> {
         batch: &[&NewOrder],
         guard: &L::Guard,
     ) -> Result<Vec<Ending>, Stopped> {
-        let skus = skus_of(batch.iter().flat_map(|order| order.lines.iter().map(|l| &l.sku)));
+        let skus = skus_of(
+            batch
+                .iter()
+                .flat_map(|order| order.lines.iter().map(|l| &l.sku)),
+        );
         let mut seen = self.look(activity, &skus, guard).await?;
         let (endings, sold) = allot(activity, batch, &mut seen);
         if sold.is_empty() {
@@ -164,7 +189,10 @@ impl<L: Lock> Locked<L> {
             tx.rollback().await;
             return Err(error.into());
         }
-        let changed = skus_of(sold.iter().flat_map(|order| order.lines.iter().map(|l| &l.sku)));
+        let changed = skus_of(
+            sold.iter()
+                .flat_map(|order| order.lines.iter().map(|l| &l.sku)),
+        );
         if let Err(why) = self.write(&mut tx, activity, &changed, &seen, guard).await {
             tx.rollback().await;
             return Err(why);
@@ -237,7 +265,11 @@ impl<L: Lock> Locked<L> {
         why: CloseReason,
         guard: &L::Guard,
     ) -> Result<Vec<bool>, Stopped> {
-        let skus = skus_of(orders.iter().flat_map(|order| order.lines.iter().map(|l| &l.sku)));
+        let skus = skus_of(
+            orders
+                .iter()
+                .flat_map(|order| order.lines.iter().map(|l| &l.sku)),
+        );
         let mut seen = self.look(activity, &skus, guard).await?;
         Self::may_write(activity, guard)?;
         let mut tx = self.store.begin().await?;
@@ -273,9 +305,11 @@ impl<L: Lock> Deduct for Locked<L> {
 
     async fn ready(&self) -> Result<(), DeductError> {
         self.lock.ready().await.map_err(|error| match error {
-            AcquireError::Unavailable { server, source } | AcquireError::Unknown { server, source } => {
-                DeductError::Unavailable { server, reason: source.to_string() }
-            }
+            AcquireError::Unavailable { server, source }
+            | AcquireError::Unknown { server, source } => DeductError::Unavailable {
+                server,
+                reason: source.to_string(),
+            },
             AcquireError::Busy => DeductError::Unavailable {
                 server: "lock",
                 reason: error.to_string(),
@@ -283,7 +317,11 @@ impl<L: Lock> Deduct for Locked<L> {
         })
     }
 
-    async fn deduct(&self, activity: &Activity, batch: &[NewOrder]) -> Vec<Result<Ending, DeductError>> {
+    async fn deduct(
+        &self,
+        activity: &Activity,
+        batch: &[NewOrder],
+    ) -> Vec<Result<Ending, DeductError>> {
         let batch: Vec<&NewOrder> = batch.iter().collect();
         let mut grants = 1;
         loop {
@@ -396,14 +434,17 @@ fn allot<'a>(
     let mut endings = Vec::with_capacity(batch.len());
     let mut sold = Vec::with_capacity(batch.len());
     for order in batch {
-        let short = order.lines.iter().find_map(|line| match seen.get(&line.sku) {
-            None => Some(Ending::UnknownSku(line.sku.clone())),
-            Some(seen) if seen.available < line.quantity => Some(Ending::SoldOut {
-                sku: line.sku.clone(),
-                left: seen.available,
-            }),
-            Some(_) => None,
-        });
+        let short = order
+            .lines
+            .iter()
+            .find_map(|line| match seen.get(&line.sku) {
+                None => Some(Ending::UnknownSku(line.sku.clone())),
+                Some(seen) if seen.available < line.quantity => Some(Ending::SoldOut {
+                    sku: line.sku.clone(),
+                    left: seen.available,
+                }),
+                Some(_) => None,
+            });
         if let Some(short) = short {
             endings.push(short);
             continue;
@@ -413,10 +454,16 @@ fn allot<'a>(
                 seen.available -= line.quantity;
             }
         }
-        let left = order.lines.first().and_then(|l| seen.get(&l.sku)).map_or(0, |s| s.available);
-        endings.push(Ending::Booked { order: Box::new(order.booked(activity)), left });
+        let left = order
+            .lines
+            .first()
+            .and_then(|l| seen.get(&l.sku))
+            .map_or(0, |s| s.available);
+        endings.push(Ending::Booked {
+            order: Box::new(order.booked(activity)),
+            left,
+        });
         sold.push(*order);
     }
     (endings, sold)
 }
-

@@ -80,9 +80,18 @@ impl From<StoreError> for DeductError {
     fn from(error: StoreError) -> Self {
         let server = "database";
         match error {
-            StoreError::Unavailable(source) => Self::Unavailable { server, reason: source.to_string() },
-            StoreError::Retry(why) => Self::Unavailable { server, reason: why.to_string() },
-            StoreError::Unknown(source) => Self::Unknown { server, reason: source.to_string() },
+            StoreError::Unavailable(source) => Self::Unavailable {
+                server,
+                reason: source.to_string(),
+            },
+            StoreError::Retry(why) => Self::Unavailable {
+                server,
+                reason: why.to_string(),
+            },
+            StoreError::Unknown(source) => Self::Unknown {
+                server,
+                reason: source.to_string(),
+            },
             StoreError::Conflict(source) => Self::Corrupt {
                 what: format!("a unique key is taken that nobody should hold: {source}"),
             },
@@ -96,12 +105,14 @@ impl From<StoreError> for DeductError {
 /// The same bad news for everyone in a batch.
 pub fn failed<T>(n: usize, error: DeductError) -> Vec<Result<T, DeductError>> {
     let again = |error: &DeductError| match error {
-        DeductError::Unavailable { server, reason } => {
-            DeductError::Unavailable { server, reason: reason.clone() }
-        }
-        DeductError::Unknown { server, reason } => {
-            DeductError::Unknown { server, reason: reason.clone() }
-        }
+        DeductError::Unavailable { server, reason } => DeductError::Unavailable {
+            server,
+            reason: reason.clone(),
+        },
+        DeductError::Unknown { server, reason } => DeductError::Unknown {
+            server,
+            reason: reason.clone(),
+        },
         DeductError::Corrupt { what } => DeductError::Corrupt { what: what.clone() },
     };
     (0..n).map(|_| Err(again(&error))).collect()

@@ -46,7 +46,10 @@ impl Cache {
         lookup: &Lookup,
     ) -> Result<Arc<Activity>, FlowError> {
         let cached = {
-            let activities = self.activities.lock().unwrap_or_else(PoisonError::into_inner);
+            let activities = self
+                .activities
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             activities.get(id).cloned()
         };
         if let Some(activity) = cached
@@ -57,7 +60,10 @@ impl Cache {
         }
         let activity = store.activity(id).await?;
         let activity = Arc::new(activity.ok_or_else(|| FlowError::NoSuchActivity(id.clone()))?);
-        let mut activities = self.activities.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut activities = self
+            .activities
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if activities.len() >= CACHED_MAX {
             activities.clear();
         }

@@ -33,7 +33,9 @@ impl Flow {
     /// # Cancel safety
     /// Dropped, the closing goes on to its end in a task of its own.
     pub async fn cancel(self: &Arc<Self>, id: &OrderId) -> Result<Cancelled, FlowError> {
-        let mut endings = self.close_orders(vec![id.clone()], CloseReason::User).await?;
+        let mut endings = self
+            .close_orders(vec![id.clone()], CloseReason::User)
+            .await?;
         match endings.pop() {
             Some(Ok(Closed::NotPending(order))) if order.state != OrderState::Closed => {
                 Ok(Cancelled::NotPending(order))
@@ -108,7 +110,10 @@ impl Flow {
             // One activity whose server is away must not keep the others waiting.
             match self.close_orders(orders, CloseReason::Timeout).await {
                 Ok(endings) => {
-                    let closed = endings.iter().filter(|e| matches!(e, Ok(Closed::Closed))).count();
+                    let closed = endings
+                        .iter()
+                        .filter(|e| matches!(e, Ok(Closed::Closed)))
+                        .count();
                     worked |= closed > 0;
                     if let Some(Err(error)) = endings.iter().find(|e| e.is_err()) {
                         tracing::warn!(%activity, %error, "cannot close overdue orders; trying again");

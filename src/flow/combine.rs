@@ -46,7 +46,9 @@ impl Combiner {
         order: NewOrder,
     ) -> Outcome {
         if activity.batch_max <= 1 {
-            let mut endings = strategy.deduct(activity, std::slice::from_ref(&order)).await;
+            let mut endings = strategy
+                .deduct(activity, std::slice::from_ref(&order))
+                .await;
             return endings.pop().unwrap_or_else(unanswered);
         }
         let (answer, ending) = oneshot::channel();

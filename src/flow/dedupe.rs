@@ -20,14 +20,22 @@ pub(super) enum Known {
 impl Flow {
     /// Looks the reservation and its user up, in one statement, and admits what is new by the
     /// activity's window. Precedence: replay, reused key, already purchased, then the window.
-    pub(super) async fn dedupe(&self, purchase: &Purchase) -> Result<(Arc<Activity>, Known), FlowError> {
+    pub(super) async fn dedupe(
+        &self,
+        purchase: &Purchase,
+    ) -> Result<(Arc<Activity>, Known), FlowError> {
         let store = &self.app.store;
         let rid = purchase.rid();
-        let lookup = store.look_up(&purchase.activity, rid, &purchase.user).await?;
+        let lookup = store
+            .look_up(&purchase.activity, rid, &purchase.user)
+            .await?;
         let Some(lookup) = lookup else {
             return Err(FlowError::NoSuchActivity(purchase.activity.clone()));
         };
-        let activity = self.activities.get(store, &purchase.activity, &lookup).await?;
+        let activity = self
+            .activities
+            .get(store, &purchase.activity, &lookup)
+            .await?;
         fits(&activity, purchase)?;
         let fingerprint = Fingerprint::of(purchase);
         let known = known_ending(store, &activity.id, rid, &fingerprint, &lookup).await?;

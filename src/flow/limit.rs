@@ -65,7 +65,10 @@ impl Limiter {
     }
 
     fn buckets(&self, activity: &Activity) -> Arc<Buckets> {
-        let mut all = self.activities.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self
+            .activities
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let buckets = all.entry(activity.id.clone()).or_insert_with(|| {
             Arc::new(Buckets {
                 per_user: activity

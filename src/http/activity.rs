@@ -13,8 +13,8 @@ use crate::clock;
 use crate::flow::activity::{ActivityView, Moved};
 use crate::ledger::Ledger;
 use crate::sale::{
-    Activity, ActivityId, ActivityState, Allocation, Booking, Bucket, GuardMode, Limits, LockSettings, STOCK_MAX,
-    Sku, Watchdog,
+    Activity, ActivityId, ActivityState, Allocation, Booking, Bucket, GuardMode, Limits,
+    LockSettings, STOCK_MAX, Sku, Watchdog,
 };
 use crate::strategy::Strategy;
 
@@ -152,7 +152,12 @@ pub(super) async fn create(
     _operator: Operator,
     Body(body): Body<CreateActivity>,
 ) -> Result<Response, Problem> {
-    let now_ms = flow.app.store.now_ms().await.map_err(crate::flow::FlowError::from)?;
+    let now_ms = flow
+        .app
+        .store
+        .now_ms()
+        .await
+        .map_err(crate::flow::FlowError::from)?;
     let activity = body.into_activity(now_ms, flow.app.config.allow_control)?;
     let view = flow.create(&activity).await?;
     let body = ActivityBody::from(view);
@@ -163,10 +168,16 @@ pub(super) async fn create(
 /// Lists activities.
 #[utoipa::path(get, path = "/v1/activities", tag = "activities",
     responses((status = 200, body = ActivityList)))]
-pub(super) async fn list(State(flow): Shared, _reader: Reader) -> Result<Json<ActivityList>, Problem> {
+pub(super) async fn list(
+    State(flow): Shared,
+    _reader: Reader,
+) -> Result<Json<ActivityList>, Problem> {
     let activities = flow.list().await?;
     Ok(Json(ActivityList {
-        activities: activities.iter().map(|a| ActivityBody::of(a, None)).collect(),
+        activities: activities
+            .iter()
+            .map(|a| ActivityBody::of(a, None))
+            .collect(),
     }))
 }
 
@@ -233,7 +244,9 @@ impl CreateActivity {
             Some(guard) => guard.parse()?,
         };
         if strategy.is_control() && guard != GuardMode::None {
-            return Err(Problem::invalid("no-lock has no lease and no token: its guard is none"));
+            return Err(Problem::invalid(
+                "no-lock has no lease and no token: its guard is none",
+            ));
         }
         if !allow_control && strategy.is_control() {
             return Err(Problem::invalid(
@@ -250,10 +263,16 @@ impl CreateActivity {
             Some(text) => text.parse()?,
         };
         if booking == Booking::Async {
-            return Err(Problem::invalid("booking async is not available in this version; use sync"));
+            return Err(Problem::invalid(
+                "booking async is not available in this version; use sync",
+            ));
         }
         let opens_at_ms = time("opens_at", self.opens_at.as_deref(), now_ms)?;
-        let closes_at_ms = time("closes_at", self.closes_at.as_deref(), opens_at_ms.saturating_add(SALE_MS))?;
+        let closes_at_ms = time(
+            "closes_at",
+            self.closes_at.as_deref(),
+            opens_at_ms.saturating_add(SALE_MS),
+        )?;
         if closes_at_ms <= opens_at_ms {
             return Err(Problem::invalid("closes_at must be after opens_at"));
         }
@@ -268,7 +287,13 @@ impl CreateActivity {
             limits: limits(self.limits)?,
             opens_at_ms,
             closes_at_ms,
-            pay_window_s: within("pay_window_s", self.pay_window_s, PAY_WINDOW_S, 1, PAY_WINDOW_S_MAX)?,
+            pay_window_s: within(
+                "pay_window_s",
+                self.pay_window_s,
+                PAY_WINDOW_S,
+                1,
+                PAY_WINDOW_S_MAX,
+            )?,
             units_per_user_max: within(
                 "units_per_user_max",
                 self.units_per_user_max,
@@ -286,16 +311,23 @@ impl CreateActivity {
 
 fn skus(given: Vec<CreateSku>) -> Result<Vec<Allocation>, Problem> {
     if given.is_empty() || given.len() > SKUS_MAX {
-        return Err(Problem::invalid(format!("skus must name 1 to {SKUS_MAX} SKUs; it names {}", given.len())));
+        return Err(Problem::invalid(format!(
+            "skus must name 1 to {SKUS_MAX} SKUs; it names {}",
+            given.len()
+        )));
     }
     let mut skus: Vec<Allocation> = Vec::with_capacity(given.len());
     for CreateSku { sku, stock } in given {
         let sku: Sku = sku.parse()?;
         if !(1..=STOCK_MAX).contains(&stock) {
-            return Err(Problem::invalid(format!("stock of {sku} is {stock}; it must be 1 to {STOCK_MAX}")));
+            return Err(Problem::invalid(format!(
+                "stock of {sku} is {stock}; it must be 1 to {STOCK_MAX}"
+            )));
         }
         if skus.iter().any(|a| a.sku == sku) {
-            return Err(Problem::invalid(format!("skus names {sku} twice; give each SKU once")));
+            return Err(Problem::invalid(format!(
+                "skus names {sku} twice; give each SKU once"
+            )));
         }
         skus.push(Allocation { sku, total: stock });
     }
@@ -324,7 +356,13 @@ fn limits(given: Option<CreateLimits>) -> Result<Limits, Problem> {
         let Some(CreateBucket { capacity, per_s }) = given else {
             return Ok(None);
         };
-        let capacity = within(&format!("limits.{name}.capacity"), Some(capacity), 1, 1, 1_000_000)?;
+        let capacity = within(
+            &format!("limits.{name}.capacity"),
+            Some(capacity),
+            1,
+            1,
+            1_000_000,
+        )?;
         if !(per_s.is_finite() && per_s > 0.0 && per_s <= 1e6) {
             return Err(Problem::invalid(format!(
                 "limits.{name}.per_s is {per_s}; it must be above 0 and at most 1000000"
@@ -345,16 +383,26 @@ fn limits(given: Option<CreateLimits>) -> Result<Limits, Problem> {
 fn time(name: &str, given: Option<&str>, default: i64) -> Result<i64, Problem> {
     match given {
         None => Ok(default),
-        Some(text) => clock::parse_rfc3339(text).map_err(|why| Problem::invalid(format!("{name}: {why}"))),
+        Some(text) => {
+            clock::parse_rfc3339(text).map_err(|why| Problem::invalid(format!("{name}: {why}")))
+        }
     }
 }
 
-fn within(name: &str, given: Option<i64>, default: i64, min: i64, max: i64) -> Result<i64, Problem> {
+fn within(
+    name: &str,
+    given: Option<i64>,
+    default: i64,
+    min: i64,
+    max: i64,
+) -> Result<i64, Problem> {
     let value = given.unwrap_or(default);
     if (min..=max).contains(&value) {
         Ok(value)
     } else {
-        Err(Problem::invalid(format!("{name} is {value}; it must be {min} to {max}")))
+        Err(Problem::invalid(format!(
+            "{name} is {value}; it must be {min} to {max}"
+        )))
     }
 }
 

@@ -55,10 +55,16 @@ fn scopes(parts: &Parts, flow: &Flow) -> Result<Vec<Scope>, Problem> {
 }
 
 fn allow(parts: &Parts, flow: &Flow, allowed: &[Scope], needs: &str) -> Result<(), Problem> {
-    if scopes(parts, flow)?.iter().any(|scope| allowed.contains(scope)) {
+    if scopes(parts, flow)?
+        .iter()
+        .any(|scope| allowed.contains(scope))
+    {
         Ok(())
     } else {
-        Err(Problem::new(Kind::Forbidden, format!("this needs the {needs} token")))
+        Err(Problem::new(
+            Kind::Forbidden,
+            format!("this needs the {needs} token"),
+        ))
     }
 }
 
@@ -79,6 +85,12 @@ impl FromRequestParts<Arc<Flow>> for Caller {
 impl FromRequestParts<Arc<Flow>> for Reader {
     type Rejection = Problem;
     async fn from_request_parts(parts: &mut Parts, flow: &Arc<Flow>) -> Result<Self, Problem> {
-        allow(parts, flow, &[Scope::Operator, Scope::Caller], "operator or caller").map(|()| Self)
+        allow(
+            parts,
+            flow,
+            &[Scope::Operator, Scope::Caller],
+            "operator or caller",
+        )
+        .map(|()| Self)
     }
 }

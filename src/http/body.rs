@@ -28,13 +28,18 @@ where
     type Rejection = Problem;
 
     async fn from_request(request: Request, _state: &S) -> Result<Self, Problem> {
-        let bytes: Bytes = request.extract().await.map_err(|rejected: axum::extract::rejection::BytesRejection| {
-            if rejected.status().as_u16() == Kind::BodyTooLarge.status() {
-                Problem::new(Kind::BodyTooLarge, "the body is longer than body_bytes_max allows; send less")
-            } else {
-                Problem::invalid(format!("the body could not be read: {rejected}"))
-            }
-        })?;
+        let bytes: Bytes = request.extract().await.map_err(
+            |rejected: axum::extract::rejection::BytesRejection| {
+                if rejected.status().as_u16() == Kind::BodyTooLarge.status() {
+                    Problem::new(
+                        Kind::BodyTooLarge,
+                        "the body is longer than body_bytes_max allows; send less",
+                    )
+                } else {
+                    Problem::invalid(format!("the body could not be read: {rejected}"))
+                }
+            },
+        )?;
         if bytes.is_empty() {
             return Err(Problem::invalid("the body is empty; send a JSON object"));
         }
@@ -81,15 +86,17 @@ impl<S: Send + Sync> FromRequestParts<S> for Key {
         if values.next().is_some() {
             return Err(Problem::invalid("send one Idempotency-Key, not several"));
         }
-        let text = value
-            .to_str()
-            .map_err(|_not_ascii| Problem::invalid("Idempotency-Key must be printable ASCII without spaces"))?;
+        let text = value.to_str().map_err(|_not_ascii| {
+            Problem::invalid("Idempotency-Key must be printable ASCII without spaces")
+        })?;
         let text = text
             .strip_prefix('"')
             .and_then(|rest| rest.strip_suffix('"'))
             .unwrap_or(text);
         if text.is_empty() {
-            return Err(required("the Idempotency-Key is empty; send one key per intent to buy, such as a UUID"));
+            return Err(required(
+                "the Idempotency-Key is empty; send one key per intent to buy, such as a UUID",
+            ));
         }
         Ok(Self(text.parse()?))
     }

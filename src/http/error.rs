@@ -102,7 +102,11 @@ impl Kind {
     /// Name, status, title.
     fn row(self) -> (&'static str, StatusCode, &'static str) {
         match self {
-            Self::InvalidRequest => ("invalid-request", StatusCode::BAD_REQUEST, "The request is not valid"),
+            Self::InvalidRequest => (
+                "invalid-request",
+                StatusCode::BAD_REQUEST,
+                "The request is not valid",
+            ),
             Self::IdempotencyKeyRequired => (
                 "idempotency-key-required",
                 StatusCode::BAD_REQUEST,
@@ -113,7 +117,11 @@ impl Kind {
                 StatusCode::UNPROCESSABLE_ENTITY,
                 "The Idempotency-Key was used for another purchase",
             ),
-            Self::Unauthorized => ("unauthorized", StatusCode::UNAUTHORIZED, "A bearer token is required"),
+            Self::Unauthorized => (
+                "unauthorized",
+                StatusCode::UNAUTHORIZED,
+                "A bearer token is required",
+            ),
             Self::Forbidden => ("forbidden", StatusCode::FORBIDDEN, "Not allowed"),
             Self::NotFound => ("not-found", StatusCode::NOT_FOUND, "There is no such thing"),
             Self::MethodNotAllowed => (
@@ -121,16 +129,28 @@ impl Kind {
                 StatusCode::METHOD_NOT_ALLOWED,
                 "This resource does not take that method",
             ),
-            Self::BodyTooLarge => ("body-too-large", StatusCode::PAYLOAD_TOO_LARGE, "The body is too large"),
+            Self::BodyTooLarge => (
+                "body-too-large",
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "The body is too large",
+            ),
             Self::SoldOut => ("sold-out", StatusCode::CONFLICT, "Too little is left"),
             Self::AlreadyPurchased => (
                 "already-purchased",
                 StatusCode::CONFLICT,
                 "The user has an order in this activity",
             ),
-            Self::ActivityNotOpen => ("activity-not-open", StatusCode::CONFLICT, "The sale is not open"),
+            Self::ActivityNotOpen => (
+                "activity-not-open",
+                StatusCode::CONFLICT,
+                "The sale is not open",
+            ),
             Self::ActivityEnded => ("activity-ended", StatusCode::GONE, "The sale has ended"),
-            Self::OrderAbandoned => ("order-abandoned", StatusCode::CONFLICT, "The reservation was given up"),
+            Self::OrderAbandoned => (
+                "order-abandoned",
+                StatusCode::CONFLICT,
+                "The reservation was given up",
+            ),
             Self::NotAllowedInState => (
                 "not-allowed-in-state",
                 StatusCode::CONFLICT,
@@ -141,7 +161,11 @@ impl Kind {
                 StatusCode::CONFLICT,
                 "The provider transaction paid another order",
             ),
-            Self::Limited => ("limited", StatusCode::TOO_MANY_REQUESTS, "Too many requests"),
+            Self::Limited => (
+                "limited",
+                StatusCode::TOO_MANY_REQUESTS,
+                "Too many requests",
+            ),
             Self::LockTimeout => (
                 "lock-timeout",
                 StatusCode::SERVICE_UNAVAILABLE,
@@ -267,9 +291,11 @@ impl From<FlowError> for Problem {
         match error {
             FlowError::NoSuchActivity(_) => Self::new(Kind::NotFound, detail),
             FlowError::UnknownSku { .. } | FlowError::TooMany { .. } => Self::invalid(detail),
-            FlowError::StrategyMissing { strategy, .. } => Self::new(Kind::StrategyUnavailable, detail)
-                .with("strategy", strategy.as_str())
-                .same_key_after(RETRY_AWAY),
+            FlowError::StrategyMissing { strategy, .. } => {
+                Self::new(Kind::StrategyUnavailable, detail)
+                    .with("strategy", strategy.as_str())
+                    .same_key_after(RETRY_AWAY)
+            }
             FlowError::Deduct(error) => error.into(),
         }
     }
@@ -293,7 +319,10 @@ impl From<DeductError> for Problem {
             .same_key_after(RETRY_AWAY),
             DeductError::Corrupt { .. } => {
                 tracing::error!(%detail, "a store holds what it must not");
-                Self::new(Kind::Internal, "a store holds what it must not; see the service's log")
+                Self::new(
+                    Kind::Internal,
+                    "a store holds what it must not; see the service's log",
+                )
             }
         }
     }
@@ -316,7 +345,11 @@ pub(super) fn refusal(answer: Answer) -> Result<Answer, Problem> {
                 )
                 .header(
                     HeaderName::from_static("ratelimit"),
-                    format!("\"{}\";r=0;t={}", refusal.bucket, refusal.retry_after.as_secs().max(1)),
+                    format!(
+                        "\"{}\";r=0;t={}",
+                        refusal.bucket,
+                        refusal.retry_after.as_secs().max(1)
+                    ),
                 );
             problem.retry_after = Some(refusal.retry_after);
             return Err(problem);
@@ -327,9 +360,11 @@ pub(super) fn refusal(answer: Answer) -> Result<Answer, Problem> {
         Ending::Booked { .. } | Ending::Accepted(_) | Ending::Replayed(_) => {
             return Ok(Answer::Ended(ending));
         }
-        Ending::SoldOut { sku, left } => Problem::new(Kind::SoldOut, format!("{left} of {sku} are left"))
-            .with("sku", sku.as_str())
-            .with("left", left),
+        Ending::SoldOut { sku, left } => {
+            Problem::new(Kind::SoldOut, format!("{left} of {sku} are left"))
+                .with("sku", sku.as_str())
+                .with("left", left)
+        }
         Ending::AlreadyPurchased(id) => Problem::new(
             Kind::AlreadyPurchased,
             format!("order {id} is this user's in this activity"),
@@ -363,12 +398,13 @@ pub(super) fn refusal(answer: Answer) -> Result<Answer, Problem> {
             .with("closes_at", closes_at)
         }
         Ending::UnknownSku(sku) => Problem::invalid(format!("the activity does not sell {sku}")),
-        Ending::Busy(Contention::LockTimeout) => Problem::new(
-            Kind::LockTimeout,
-            "others hold the lock; nothing was sold",
-        )
-        .same_key_after(RETRY_SOON),
-        Ending::Busy(why @ (Contention::LeaseLost | Contention::FencedOut | Contention::Database)) => {
+        Ending::Busy(Contention::LockTimeout) => {
+            Problem::new(Kind::LockTimeout, "others hold the lock; nothing was sold")
+                .same_key_after(RETRY_SOON)
+        }
+        Ending::Busy(
+            why @ (Contention::LeaseLost | Contention::FencedOut | Contention::Database),
+        ) => {
             let detail = match why {
                 Contention::LeaseLost => "the lease ended before the first write; nothing was sold",
                 Contention::FencedOut => "a later holder has claimed the stock; nothing was sold",

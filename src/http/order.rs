@@ -95,12 +95,19 @@ pub(super) async fn pay(
         Paid::UsedElsewhere => {
             return Err(Problem::new(
                 Kind::PaymentUsedElsewhere,
-                format!("transaction {} of {} paid another order", payment.provider_txn, payment.provider),
+                format!(
+                    "transaction {} of {} paid another order",
+                    payment.provider_txn, payment.provider
+                ),
             ));
         }
         Paid::NoSuchOrder => return Err(no_such_order(&id)),
     };
-    Ok(Json(PaidBody { outcome, order: OrderBody::of(&order) }).into_response())
+    Ok(Json(PaidBody {
+        outcome,
+        order: OrderBody::of(&order),
+    })
+    .into_response())
 }
 
 /// Cancels an order that waits for payment, and gives its units back. Safe to repeat.
@@ -115,7 +122,10 @@ pub(super) async fn cancel(
         Cancelled::Closed(order) => Ok(Json(OrderBody::of(&order))),
         Cancelled::NotPending(order) => Err(Problem::new(
             Kind::NotAllowedInState,
-            format!("the order is {}, which does not allow a cancellation", order.state),
+            format!(
+                "the order is {}, which does not allow a cancellation",
+                order.state
+            ),
         )
         .with("state", order.state.as_str())),
         Cancelled::NoSuchOrder => Err(no_such_order(&id)),

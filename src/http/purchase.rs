@@ -71,7 +71,10 @@ pub(super) async fn buy(
 
 fn lines(given: Vec<BuyLine>) -> Result<Vec<Line>, Problem> {
     if given.is_empty() || given.len() > LINES_MAX {
-        return Err(Problem::invalid(format!("lines must have 1 to {LINES_MAX} entries; it has {}", given.len())));
+        return Err(Problem::invalid(format!(
+            "lines must have 1 to {LINES_MAX} entries; it has {}",
+            given.len()
+        )));
     }
     let mut lines = Vec::with_capacity(given.len());
     for BuyLine { sku, quantity } in given {

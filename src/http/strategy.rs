@@ -39,7 +39,10 @@ struct StrategyBody {
 /// Lists the strategies.
 #[utoipa::path(get, path = "/v1/strategies", tag = "strategies",
     responses((status = 200, body = StrategyList)))]
-pub(super) async fn list(State(flow): Shared, _reader: Reader) -> Result<Json<StrategyList>, Problem> {
+pub(super) async fn list(
+    State(flow): Shared,
+    _reader: Reader,
+) -> Result<Json<StrategyList>, Problem> {
     let asked = Strategy::all().iter().map(async |strategy| {
         let name = strategy.name();
         let (because, guarantees) = match flow.app.strategy(&name) {
@@ -48,7 +51,10 @@ pub(super) async fn list(State(flow): Shared, _reader: Reader) -> Result<Json<St
                 let because = match tokio::time::timeout(ASK, opened.ready()).await {
                     Ok(Ok(())) => None,
                     Ok(Err(error)) => Some(error.to_string()),
-                    Err(_elapsed) => Some(format!("its server did not answer within {} s", ASK.as_secs())),
+                    Err(_elapsed) => Some(format!(
+                        "its server did not answer within {} s",
+                        ASK.as_secs()
+                    )),
                 };
                 (because, Some(opened.guarantees()))
             }

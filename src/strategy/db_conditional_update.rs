@@ -42,7 +42,11 @@ impl Deduct for DbConditionalUpdate {
         Ok(())
     }
 
-    async fn deduct(&self, activity: &Activity, batch: &[NewOrder]) -> Vec<Result<Ending, DeductError>> {
+    async fn deduct(
+        &self,
+        activity: &Activity,
+        batch: &[NewOrder],
+    ) -> Vec<Result<Ending, DeductError>> {
         deduct::book(&self.store, activity, batch).await
     }
 

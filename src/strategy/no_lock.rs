@@ -2,11 +2,11 @@
 
 use std::future::{Future, pending};
 
-use crate::clock::{self, Instant};
 use super::{Missing, Servers};
+use crate::clock::{self, Instant};
 use crate::deduct::Deduct;
 use crate::keys::LockKey;
-use crate::lock::{AcquireError, Fence, Guard, Guarantees, Lock, Released, Terms};
+use crate::lock::{AcquireError, Fence, Guarantees, Guard, Lock, Released, Terms};
 
 /// A lock that everyone is granted at once.
 #[derive(Debug, Default)]

@@ -1,3 +1,5 @@
 //! Tests on real servers.
 
 mod lab;
+mod purchase;
+mod world;
