@@ -1,3 +1,10 @@
 //! Every Lua file, one typed function each: the only place that knows the order of KEYS and ARGV.
 
+/// The scripts of the gate.
 pub mod gate;
+
+/// The scripts of a lock in Redis.
+pub mod lock;
+
+/// One Redis server that scripts run on.
+pub mod node;

@@ -1,5 +1,7 @@
 //! Tests on real servers.
 
 mod lab;
+mod locks;
 mod purchase;
+mod servers;
 mod world;
