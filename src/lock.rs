@@ -1,6 +1,7 @@
 //! A mutual exclusion with a lease: what every lock promises, and the outcomes a caller can tell apart.
 
 pub mod lease;
+pub mod leased;
 pub mod wait;
 pub mod watchdog;
 

@@ -3,9 +3,6 @@
 pub mod db_conditional_update;
 pub mod db_unique_insert;
 pub mod no_lock;
-pub mod redis_set_nx;
-pub mod redlock;
-pub mod zookeeper;
 
 use clap::ValueEnum;
 

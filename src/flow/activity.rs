@@ -18,7 +18,7 @@ pub struct ActivityView {
 /// What an operator asked of an activity that its state does not allow.
 #[derive(Debug)]
 pub enum Moved {
-    Done(ActivityView),
+    Done(Box<ActivityView>),
     /// The state it is in.
     NotAllowed(ActivityState),
 }
@@ -109,7 +109,7 @@ impl Flow {
                 return Ok(Moved::NotAllowed(state));
             }
         }
-        Ok(Moved::Done(self.view(id).await?))
+        Ok(Moved::Done(Box::new(self.view(id).await?)))
     }
 
     /// Lets buyers in. The database is told first: a gate that is not open yet is then one that
@@ -121,7 +121,7 @@ impl Flow {
             Ok(activity) => strategy.open(&activity).await?,
             Err(state) => return Ok(Moved::NotAllowed(state)),
         }
-        Ok(Moved::Done(self.view(id).await?))
+        Ok(Moved::Done(Box::new(self.view(id).await?)))
     }
 
     /// Lets no further buyer in. Orders stand; they may still be paid or cancelled.
@@ -130,7 +130,7 @@ impl Flow {
             Ok(activity) => self.strategy(&activity)?.shut(&activity).await?,
             Err(state) => return Ok(Moved::NotAllowed(state)),
         }
-        Ok(Moved::Done(self.view(id).await?))
+        Ok(Moved::Done(Box::new(self.view(id).await?)))
     }
 
     /// Moves the state by compare-and-set; `Err` with the state that does not allow it.

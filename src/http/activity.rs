@@ -227,7 +227,7 @@ pub(super) async fn close(
 
 fn moved(moved: Moved, action: &str) -> Result<Response, Problem> {
     match moved {
-        Moved::Done(view) => Ok(Json(ActivityBody::from(view)).into_response()),
+        Moved::Done(view) => Ok(Json(ActivityBody::from(*view)).into_response()),
         Moved::NotAllowed(state) => Err(Problem::state(state, action)),
     }
 }

@@ -68,8 +68,8 @@ impl LockRows {
         ttl: Duration,
     ) -> Result<RowGrant, StoreError> {
         // A plain look first: most tries find the lock held, and need no write to learn it.
-        if let Some(for_ms) = self.held_for(key).await? {
-            return Ok(RowGrant::Held { for_ms });
+        if let Some(held) = self.holder(key, owner).await? {
+            return Ok(held);
         }
         let ttl_ms = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
         let mut tx = self.pool.begin_with(self.dialect.begin()).await?;
@@ -115,12 +115,27 @@ impl LockRows {
         Ok(RowGrant::Mine { fence })
     }
 
-    async fn held_for(&self, key: &str) -> Result<Option<i64>, StoreError> {
+    /// Who holds the row, if it has not expired. The owner itself holds it when the answer to its
+    /// last try was lost; it is answered the same again.
+    async fn holder(&self, key: &str, owner: &str) -> Result<Option<RowGrant>, StoreError> {
         let sql = self.dialect.sql(
-            "SELECT expires_at - {now} AS for_ms FROM distributed_lock WHERE lock_key = ? AND expires_at >= {now}",
+            "SELECT l.owner_token AS owner_token, l.expires_at - {now} AS for_ms, f.last AS last \
+             FROM distributed_lock l JOIN lock_fence f ON f.lock_key = l.lock_key \
+             WHERE l.lock_key = ? AND l.expires_at >= {now}",
         );
-        let row = query(&sql).bind(key).fetch_optional(&self.pool).await?;
-        Ok(row.map(|row| row.try_get("for_ms")).transpose()?)
+        let Some(row) = query(&sql).bind(key).fetch_optional(&self.pool).await? else {
+            return Ok(None);
+        };
+        let holder: String = row.try_get("owner_token")?;
+        Ok(Some(if holder == owner {
+            RowGrant::Mine {
+                fence: row.try_get("last")?,
+            }
+        } else {
+            RowGrant::Held {
+                for_ms: row.try_get("for_ms")?,
+            }
+        }))
     }
 
     /// Moves the expiry on, while the row is still the owner's and has not expired. `false`: it is
