@@ -18,7 +18,9 @@ pub mod zookeeper;
 
 use std::collections::BTreeMap;
 use std::io;
+use std::path::Path;
 
+use futures::stream::{FuturesUnordered, StreamExt};
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
@@ -199,6 +201,11 @@ impl Lab {
         }
     }
 
+    /// Where the servers' data and logs lie, for as long as the lab runs.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
     /// `redis://127.0.0.1:PORT` of the gate's Redis.
     pub fn redis_url(&self) -> Option<String> {
         self.url(ServerId::Redis)
@@ -339,20 +346,21 @@ impl Lab {
         Ok(())
     }
 
-    /// Waits until a server ends, and answers which one with its exit status and the end of its
-    /// log. Never returns when the lab has no server.
+    /// Waits until a server that is not among `known` ends, and answers which one with its exit
+    /// status and the end of its log. Never returns when there is no such server.
     ///
     /// # Cancel safety
     /// Cancel safe.
-    pub async fn first_to_end(&self) -> (ServerId, i32, String) {
-        let mut ends: futures::stream::FuturesUnordered<_> = self
+    pub async fn first_to_end(&self, known: &[ServerId]) -> (ServerId, i32, String) {
+        let mut ends: FuturesUnordered<_> = self
             .servers_started()
+            .filter(|(id, _)| !known.contains(id))
             .map(|(id, server)| async move {
                 let (status, log) = server.ended().await;
                 (id, status, log)
             })
             .collect();
-        match futures::StreamExt::next(&mut ends).await {
+        match ends.next().await {
             Some(first) => first,
             None => std::future::pending().await,
         }

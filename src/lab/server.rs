@@ -270,6 +270,8 @@ impl ServerDir {
         WardSpec::new(command, self.0.join("log"))
             .args(args)
             .env("LC_ALL", "C")
+            // Ours may be closed to the user that the server runs as.
+            .env("TMPDIR", &self.0)
             .dir("/")
             .remove(&self.0)
     }

@@ -69,7 +69,7 @@ async fn one_redis(options: &LabOptions, lab: &Path, id: ServerId, preferred: u1
         let dir = ServerDir::create(lab, id, None)?;
         Ok(Box::new(Redis::new(program.clone(), dir, port)))
     });
-    vec![entry(id, started.await)]
+    vec![entry(lab, id, started.await)]
 }
 
 async fn one_postgres(options: &LabOptions, lab: &Path) -> Vec<Entry> {
@@ -83,7 +83,7 @@ async fn one_postgres(options: &LabOptions, lab: &Path) -> Vec<Entry> {
         let (programs, account) = (programs.clone(), account.clone());
         Ok(Box::new(Postgres::new(programs, account, dir, port)))
     });
-    vec![entry(id, started.await)]
+    vec![entry(lab, id, started.await)]
 }
 
 async fn one_mariadb(options: &LabOptions, lab: &Path) -> Vec<Entry> {
@@ -97,7 +97,7 @@ async fn one_mariadb(options: &LabOptions, lab: &Path) -> Vec<Entry> {
         let (programs, account) = (programs.clone(), account.clone());
         Ok(Box::new(Mariadb::new(programs, account, dir, port)))
     });
-    vec![entry(id, started.await)]
+    vec![entry(lab, id, started.await)]
 }
 
 /// Starts one server, on another port when somebody took the first between choice and start.
@@ -158,7 +158,7 @@ async fn ensemble(options: &LabOptions, lab: &Path, nodes: u8) -> Vec<Entry> {
                 // Killed rather than let go, so that its directory stays for the next attempt.
                 server.kill().await;
             }
-            entries.push(entry(id, started));
+            entries.push(entry(lab, id, started));
         }
         if !is_port_taken {
             break;
@@ -192,7 +192,11 @@ fn not_installed(id: ServerId, install: &str) -> Entry {
     }
 }
 
-fn entry(id: ServerId, started: Result<Server, StartError>) -> Entry {
+fn entry(lab: &Path, id: ServerId, started: Result<Server, StartError>) -> Entry {
+    if started.is_err() {
+        // No ward is left to remove it should this process be killed. The error has the log.
+        let _absent = std::fs::remove_dir_all(lab.join(id.to_string()));
+    }
     Entry {
         id,
         outcome: started.map_err(|error| NotStarted::Failed {

@@ -8,6 +8,9 @@
 signal=$1 log=$2 dir=$3 stdout=$4
 shift 4
 exec 3<&0 </dev/null
+# When the parent dies while the server is stopped, the kernel sends HUP to the whole group, which
+# has just become an orphan.
+trap '' HUP
 # The shell that prints its pid becomes the server, so the pid comes before any of its output.
 if [ "$stdout" = lines ]; then
     sh -c 'echo $$; exec 2>>"$1"; shift; exec "$@"' ward "$log" "$@" 3<&- &
@@ -39,7 +42,12 @@ wait "$server"
 status=$?
 kill -s TERM "$watch"
 if wait "$watch" && [ -n "$dir" ]; then
-    rm -rf -- "$dir"
+    # A child of a killed set-up program may still be writing on its way out.
+    n=0
+    while ! rm -rf -- "$dir" && [ "$n" -lt 50 ]; do
+        sleep 0.1
+        n=$((n + 1))
+    done
     # Succeeds for the last ward of a lab alone; the lab's directory goes with it.
     rmdir -- "$(dirname -- "$dir")"
 fi
