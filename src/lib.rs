@@ -31,6 +31,9 @@ pub mod lock;
 /// A way to sell; the critical section all locks share.
 pub mod deduct;
 
+/// The Redis gate: warmed, sealed, fenced, rebuilt, audited.
+pub mod gate;
+
 /// The strategies by name.
 pub mod strategy;
 
