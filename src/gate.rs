@@ -6,6 +6,7 @@
 mod connection;
 pub mod rebuild;
 pub mod recovery;
+mod truth;
 
 use std::fmt;
 use std::sync::Arc;

@@ -11,6 +11,7 @@ use flashlock::app::App;
 use flashlock::config::{Config, Role};
 use flashlock::flow::Flow;
 use flashlock::http;
+use flashlock::lab::{self, command::LabCommand};
 use flashlock::store::{Store, StoreOptions};
 
 /// The exit code of a usage error, as clap has it.
@@ -28,6 +29,11 @@ struct Cli {
 enum Command {
     /// The REST service.
     Serve(ServiceOptions),
+    /// Real servers on free ports: up, down, status.
+    Lab {
+        #[command(subcommand)]
+        command: LabCommand,
+    },
     /// Create or upgrade the tables.
     Migrate(ServiceOptions),
 }
@@ -97,18 +103,8 @@ async fn main() -> ExitCode {
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .init();
-    let done = match Cli::parse().command {
-        Command::Serve(options) => match options.read() {
-            Ok(config) => serve(config).await,
-            Err(usage) => return usage,
-        },
-        Command::Migrate(options) => match options.read() {
-            Ok(config) => migrate(config).await,
-            Err(usage) => return usage,
-        },
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
+    match run(Cli::parse().command).await {
+        Ok(code) => code,
         Err(error) => {
             eprintln!("flashlock: {error}");
             ExitCode::FAILURE
@@ -117,6 +113,21 @@ async fn main() -> ExitCode {
 }
 
 type Failed = Box<dyn std::error::Error>;
+
+async fn run(command: Command) -> Result<ExitCode, Failed> {
+    match command {
+        Command::Serve(options) => match options.read() {
+            Ok(config) => serve(config).await?,
+            Err(usage) => return Ok(usage),
+        },
+        Command::Migrate(options) => match options.read() {
+            Ok(config) => migrate(config).await?,
+            Err(usage) => return Ok(usage),
+        },
+        Command::Lab { command } => return Ok(lab::command::run(command).await?),
+    }
+    Ok(ExitCode::SUCCESS)
+}
 
 async fn serve(config: Config) -> Result<(), Failed> {
     let metrics = metrics_exporter_prometheus::PrometheusBuilder::new().install_recorder()?;

@@ -1,5 +1,7 @@
 //! Tests on real servers.
 
 mod lab;
+mod lab_compose;
+mod lab_ends;
 mod purchase;
 mod world;

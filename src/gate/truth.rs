@@ -1,0 +1,54 @@
+//! The database as the truth that the gate is rebuilt from.
+
+use async_trait::async_trait;
+
+use super::{Truth, TruthError};
+use crate::order::{Order, OrderState};
+use crate::sale::{Activity, ActivityId, Rid};
+use crate::store::{Store, StoreError};
+
+#[async_trait]
+impl Truth for Store {
+    async fn activity(&self, id: &ActivityId) -> Result<Option<Activity>, TruthError> {
+        Ok(Self::activity(self, id).await?)
+    }
+
+    async fn elect(
+        &self,
+        id: &ActivityId,
+        expect_epoch: i64,
+        run_id: &str,
+    ) -> Result<bool, TruthError> {
+        Ok(self.elect_gate(id, expect_epoch, run_id).await?)
+    }
+
+    async fn live_orders(
+        &self,
+        id: &ActivityId,
+        after: Option<Rid>,
+        limit: usize,
+    ) -> Result<Vec<Order>, TruthError> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        Ok(Self::live_orders(self, id, after, limit).await?)
+    }
+
+    async fn states(
+        &self,
+        id: &ActivityId,
+        rids: &[Rid],
+    ) -> Result<Vec<(Rid, OrderState)>, TruthError> {
+        let orders = self.orders(rids).await?;
+        let of_activity = orders.into_iter().filter(|order| order.id.activity == *id);
+        Ok(of_activity
+            .map(|order| (order.id.rid, order.state))
+            .collect())
+    }
+}
+
+impl From<StoreError> for TruthError {
+    fn from(error: StoreError) -> Self {
+        Self {
+            reason: error.to_string(),
+        }
+    }
+}
