@@ -1,0 +1,34 @@
+# flashlock: `make help` lists what there is.
+# ARGS goes to the command, such as: make compare ARGS="--database mysql --seed 7"
+
+CARGO ?= cargo
+ARGS ?=
+OUT ?= target/compare
+
+.PHONY: help compare test lab deps check
+
+help:
+	@echo 'make compare   install what is missing, build, compare the strategies on real servers'
+	@echo '               (ARGS="--profile standard --database postgres --seed 7", OUT=DIR)'
+	@echo 'make test      install what is missing, check format and lints and docs, run all tests'
+	@echo 'make lab       start real servers on free ports and print their environment; Ctrl-C ends them'
+	@echo 'make deps      install redis-server, ZooKeeper, Java, PostgreSQL and MariaDB where missing'
+
+deps:
+	@bash compose/deps.sh
+
+compare: deps
+	$(CARGO) build --release --locked
+	./target/release/flashlock compare --profile quick --out $(OUT) $(ARGS)
+
+lab: deps
+	$(CARGO) build --release --locked
+	./target/release/flashlock lab up $(ARGS)
+
+check:
+	$(CARGO) fmt --check
+	$(CARGO) clippy --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --no-deps --locked
+
+test: deps check
+	$(CARGO) test --locked $(ARGS)
