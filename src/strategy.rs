@@ -3,6 +3,7 @@
 pub mod db_conditional_update;
 pub mod db_unique_insert;
 pub mod no_lock;
+pub mod redis_lua;
 
 use clap::ValueEnum;
 
@@ -52,7 +53,7 @@ impl Strategy {
             Self::Zookeeper => Err(Missing("not yet".to_string())),
             Self::DbUniqueInsert => db_unique_insert::open(servers),
             Self::DbConditionalUpdate => db_conditional_update::open(servers),
-            Self::RedisLua => Err(Missing("not yet".to_string())),
+            Self::RedisLua => redis_lua::open(servers),
             Self::NoLock => no_lock::open(servers),
         }
     }

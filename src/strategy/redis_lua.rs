@@ -1,0 +1,365 @@
+//! `redis-lua`: one script dedupes, deducts and holds; no lock. Stock lives in Redis and is settled
+//! into the database, which has the last word.
+
+mod settle;
+mod words;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rand::RngExt;
+
+use crate::deduct::{Closed, Deduct, DeductError, Ending};
+use crate::gate::rebuild::{Rebuilt, is_recovering, rebuild, shut_state};
+use crate::gate::recovery::{Next, Recovery, Seen};
+use crate::gate::{Gate, GateError, Mismatch, Step, Truth};
+use crate::lock::Guarantees;
+use crate::order::{CloseReason, NewOrder, Order};
+use crate::sale::{Activity, ActivityId, ActivityState, OrderId, Rid, Sku};
+use crate::script::gate::{GateState, ShutState};
+use words::{Turn, broken, ending, is_lost, is_on_its_way, replayed, turn, unavailable, unknown};
+
+/// How often one call tries to book what the database refused for contention; then the hold stays
+/// and the same key tries again.
+const BOOK_TRIES_MAX: u32 = 4;
+/// Between those tries, in milliseconds: a few transactions' worth, spread so that the losers of a
+/// deadlock do not meet again.
+const BOOK_PAUSE_MS: std::ops::Range<u64> = 2..20;
+/// How often one call adopts a newer epoch; a gate that is rebuilt again and again is recovering.
+const ADOPTIONS_MAX: u32 = 2;
+
+/// How `redis-lua` writes orders into the database.
+#[async_trait]
+pub trait Book: Send + Sync + fmt::Debug {
+    /// Whether the database answers.
+    async fn ready(&self) -> Result<(), DeductError>;
+
+    /// Books orders that are held in the gate: order, lines, ledger and outbox, and the hot row by
+    /// a conditional update, in one transaction. One outcome per order and in its order. The
+    /// primary key is the rid, so an order is booked at most once.
+    ///
+    /// # Errors
+    /// `Unavailable`: nothing was written. `Unknown`: it may have been.
+    async fn book(
+        &self,
+        activity: &Activity,
+        orders: &[NewOrder],
+    ) -> Vec<Result<BookOutcome, DeductError>>;
+
+    /// The orders of those of `rids` that have one, in any order.
+    async fn find(&self, id: &ActivityId, rids: &[Rid]) -> Result<Vec<Order>, DeductError>;
+
+    /// Closes orders that are still unpaid and gives back what they took, in the database.
+    async fn close(
+        &self,
+        activity: &Activity,
+        orders: &[OrderId],
+        why: CloseReason,
+    ) -> Vec<Result<Closed, DeductError>>;
+}
+
+/// What booking a held order came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BookOutcome {
+    Booked(Order),
+    /// The rid has an order, in whatever state.
+    AlreadyThere(Order),
+    /// The user has another live order.
+    AlreadyPurchased(OrderId),
+    SoldOut {
+        sku: Sku,
+        left: i64,
+    },
+    UnknownSku(Sku),
+    /// Contention; nothing was written.
+    Retry,
+}
+
+/// The strategy over one Redis and one database.
+#[derive(Debug)]
+pub struct RedisLua {
+    gate: Gate,
+    truth: Arc<dyn Truth>,
+    book: Arc<dyn Book>,
+    recovery: Recovery,
+}
+
+type Answer = Result<Ending, DeductError>;
+
+// === impl RedisLua ===
+
+impl RedisLua {
+    pub fn new(gate: Gate, truth: Arc<dyn Truth>, book: Arc<dyn Book>) -> Self {
+        let recovery = Recovery::new(gate.clone(), Arc::clone(&truth));
+        Self {
+            gate,
+            truth,
+            book,
+            recovery,
+        }
+    }
+
+    /// Holds what can be held, and says what comes next for each order.
+    async fn hold(&self, activity: &Activity, batch: &[NewOrder]) -> Vec<Turn> {
+        let mut adopted = self.recovery.current(activity);
+        let mut adoptions = 0;
+        loop {
+            let used = adopted.as_deref().unwrap_or(activity);
+            let mut outcomes = self.gate.reserve(used, batch).await;
+            if outcomes
+                .iter()
+                .any(|o| matches!(o, Err(GateError::Unknown(_))))
+            {
+                // The same reservations find out what became of the first call. What it did not
+                // answer stays unknown unless the second one answers.
+                let again = self.gate.reserve(used, batch).await;
+                for (first, second) in outcomes.iter_mut().zip(again) {
+                    if matches!(first, Err(GateError::Unknown(_))) && second.is_ok() {
+                        *first = second;
+                    }
+                }
+            }
+            let seen = if outcomes.iter().any(is_lost) {
+                Some(Seen::NotThisRedis)
+            } else if outcomes.iter().any(is_on_its_way) {
+                Some(Seen::Recovering)
+            } else {
+                if outcomes.iter().any(Result::is_ok) {
+                    self.recovery.answered(used);
+                }
+                None
+            };
+            let next = match seen {
+                Some(seen) => self.recovery.lost(used, seen).await,
+                None => Next::Wait,
+            };
+            let now = match &next {
+                Next::Again(later) if adoptions < ADOPTIONS_MAX => {
+                    adoptions += 1;
+                    adopted = Some(Arc::clone(later));
+                    continue;
+                }
+                Next::Again(now) | Next::Shut(now) => now,
+                Next::Wait => used,
+            };
+            return outcomes.into_iter().map(|o| turn(now, o)).collect();
+        }
+    }
+
+    /// Books, trying again what met contention, up to `BOOK_TRIES_MAX` times.
+    async fn book(
+        &self,
+        activity: &Activity,
+        orders: &[NewOrder],
+    ) -> Vec<Result<BookOutcome, DeductError>> {
+        let mut outcomes = self.book.book(activity, orders).await;
+        for _ in 1..BOOK_TRIES_MAX {
+            let again: Vec<usize> = (0..outcomes.len())
+                .filter(|i| matches!(outcomes[*i], Ok(BookOutcome::Retry)))
+                .collect();
+            if again.is_empty() {
+                break;
+            }
+            let pause = rand::rng().random_range(BOOK_PAUSE_MS);
+            tokio::time::sleep(Duration::from_millis(pause)).await;
+            let orders: Vec<NewOrder> = again.iter().map(|i| orders[*i].clone()).collect();
+            let second = self.book.book(activity, &orders).await;
+            for (i, outcome) in again.into_iter().zip(second) {
+                outcomes[i] = outcome;
+            }
+        }
+        outcomes
+    }
+
+    /// The orders that the gate remembers as settled or given back.
+    async fn look_up(&self, activity: &Activity, orders: &[NewOrder]) -> Vec<Answer> {
+        if orders.is_empty() {
+            return Vec::new();
+        }
+        let rids: Vec<Rid> = orders.iter().map(|o| o.rid).collect();
+        let found = match self.book.find(&activity.id, &rids).await {
+            Ok(found) => found,
+            Err(e) => {
+                let reason = e.to_string();
+                return orders
+                    .iter()
+                    .map(|_| Err(unknown("database", &reason)))
+                    .collect();
+            }
+        };
+        rids.iter()
+            .map(|rid| match found.iter().find(|o| o.id.rid == *rid) {
+                Some(order) => Ok(replayed(order.clone())),
+                // Given back and without an order: it was refused or given up.
+                None => Ok(Ending::Abandoned),
+            })
+            .collect()
+    }
+
+    /// The activity as the database has it now: its epoch is what the gate is opened with.
+    async fn fresh(&self, id: &ActivityId) -> Result<Activity, DeductError> {
+        let found = self
+            .truth
+            .activity(id)
+            .await
+            .map_err(|e| broken(e.into()))?;
+        found.ok_or_else(|| DeductError::Corrupt {
+            what: format!("there is no activity {id}"),
+        })
+    }
+
+    async fn rebuild(&self, id: &ActivityId) -> Result<Rebuilt, DeductError> {
+        let rebuilt = rebuild(&self.gate, &*self.truth, id).await;
+        if let Ok(Rebuilt::Open(activity) | Rebuilt::Ready(activity)) = &rebuilt {
+            self.recovery.learn(activity.clone());
+        }
+        rebuilt.map_err(broken)
+    }
+}
+
+#[async_trait]
+impl Deduct for RedisLua {
+    fn guarantees(&self) -> Guarantees {
+        Guarantees {
+            protects_by: "one Lua script that dedupes, deducts and writes the hold; no lock",
+            stock_lives_in: "redis, settled into the database",
+            needs: &["redis"],
+            fair: false,
+            fenced: false,
+            survives_failover: true,
+            frees_after_crash: "none",
+            note: "a Redis that lost its history is recognised (stamped scripts, EVALSHA only) and \
+                   rebuilt from the database; buyers get 503 meanwhile, never sold out. A hold whose \
+                   process died stays until it is given up or its key is used again",
+        }
+    }
+
+    async fn ready(&self) -> Result<(), DeductError> {
+        self.gate.ping().await.map_err(broken)?;
+        self.book.ready().await
+    }
+
+    async fn warm_up(&self, activity: &Activity) -> Result<(), DeductError> {
+        let now = self.fresh(&activity.id).await?;
+        if matches!(now.state, ActivityState::Open | ActivityState::Fenced) {
+            // Already selling: a repeat must not fence a gate that is open as it should be.
+            let audit = self.gate.audit(&now.id).await.map_err(broken)?;
+            let open =
+                audit.is_some_and(|a| a.state == GateState::Open && a.epoch == now.gate_epoch);
+            if open {
+                return Ok(());
+            }
+        }
+        match self.rebuild(&activity.id).await? {
+            Rebuilt::Open(_) | Rebuilt::Ready(_) => Ok(()),
+            Rebuilt::NotElected => Err(unavailable("another process is warming it up")),
+            Rebuilt::Shut(a) => Err(unavailable(&format!("the activity is {}", a.state))),
+            Rebuilt::NoSuchActivity => Err(DeductError::Corrupt {
+                what: format!("there is no activity {}", activity.id),
+            }),
+        }
+    }
+
+    async fn open(&self, activity: &Activity) -> Result<(), DeductError> {
+        let now = self.fresh(&activity.id).await?;
+        match self.gate.open(&now).await {
+            Ok(Step::Done | Step::Already) => {
+                self.recovery.learn(now);
+                return Ok(());
+            }
+            Ok(Step::Refused(state)) if is_recovering(state) => {}
+            Ok(Step::Refused(state)) => {
+                return Err(unavailable(&format!("the gate is {state}")));
+            }
+            Err(GateError::NotThisRedis(_)) => {}
+            Err(e) => return Err(broken(e)),
+        }
+        // It was never warmed up, or not on this Redis, or not to the end.
+        match self.rebuild(&activity.id).await? {
+            Rebuilt::Open(_) => Ok(()),
+            Rebuilt::NotElected => Err(unavailable("another process is opening it")),
+            Rebuilt::Ready(a) | Rebuilt::Shut(a) => {
+                Err(unavailable(&format!("the activity is {}", a.state)))
+            }
+            Rebuilt::NoSuchActivity => Err(DeductError::Corrupt {
+                what: format!("there is no activity {}", activity.id),
+            }),
+        }
+    }
+
+    async fn shut(&self, activity: &Activity) -> Result<(), DeductError> {
+        let state = shut_state(activity.state).unwrap_or(ShutState::Closing);
+        match self.gate.shut(&activity.id, state, None).await {
+            Ok(Step::Done | Step::Already | Step::Refused(_))
+            | Err(GateError::NotThisRedis(Mismatch::NotWarmed)) => Ok(()),
+            Err(e) => Err(broken(e)),
+        }
+    }
+
+    async fn deduct(&self, activity: &Activity, batch: &[NewOrder]) -> Vec<Answer> {
+        let mut answers: Vec<Option<Answer>> = Vec::with_capacity(batch.len());
+        let mut to_book: Vec<(usize, i64)> = Vec::new();
+        let mut to_find: Vec<usize> = Vec::new();
+        for (i, turn) in self.hold(activity, batch).await.into_iter().enumerate() {
+            answers.push(match turn {
+                Turn::LookUp => {
+                    to_find.push(i);
+                    None
+                }
+                Turn::Book { left } => {
+                    to_book.push((i, left));
+                    None
+                }
+                Turn::Over(answer) => Some(answer),
+            });
+        }
+
+        let pick = |indices: &mut dyn Iterator<Item = usize>| -> Vec<NewOrder> {
+            indices.map(|i| batch[i].clone()).collect()
+        };
+        let found = self
+            .look_up(activity, &pick(&mut to_find.iter().copied()))
+            .await;
+        for (i, answer) in to_find.into_iter().zip(found) {
+            answers[i] = Some(answer);
+        }
+
+        if !to_book.is_empty() {
+            let orders = pick(&mut to_book.iter().map(|(i, _)| *i));
+            let booked = self.book(activity, &orders).await;
+            self.settle(activity, &orders, &booked).await;
+            for ((i, left), outcome) in to_book.into_iter().zip(booked) {
+                answers[i] = Some(outcome.map(|o| ending(&batch[i], left, o)));
+            }
+        }
+        answers
+            .into_iter()
+            .map(|a| a.unwrap_or_else(|| Err(unknown("database", "it left an order out"))))
+            .collect()
+    }
+
+    async fn close(
+        &self,
+        activity: &Activity,
+        orders: &[OrderId],
+        why: CloseReason,
+    ) -> Vec<Result<Closed, DeductError>> {
+        let closed = self.book.close(activity, orders, why).await;
+        // After the database. An order that was closed before is released again: the process that
+        // closed it may have died in between, and a reservation gives back once.
+        let dead: Vec<Rid> = orders
+            .iter()
+            .zip(&closed)
+            .filter(|(_, c)| match c {
+                Ok(Closed::Closed) => true,
+                Ok(Closed::NotPending(order)) => !order.state.is_live(),
+                Ok(Closed::NotFound) | Err(_) => false,
+            })
+            .map(|(id, _)| id.rid)
+            .collect();
+        self.give_back(activity, &dead, why.as_str()).await;
+        closed
+    }
+}
