@@ -1,6 +1,7 @@
 //! `redis-lua`: one script dedupes, deducts and holds; no lock. Stock lives in Redis and is settled
 //! into the database, which has the last word.
 
+mod book;
 mod settle;
 mod words;
 
@@ -11,6 +12,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rand::RngExt;
 
+use super::{Missing, Servers};
 use crate::deduct::{Closed, Deduct, DeductError, Ending};
 use crate::gate::rebuild::{Rebuilt, is_recovering, rebuild, shut_state};
 use crate::gate::recovery::{Next, Recovery, Seen};
@@ -87,6 +89,16 @@ pub struct RedisLua {
 }
 
 type Answer = Result<Ending, DeductError>;
+
+pub(super) fn open(servers: &Servers) -> Result<Box<dyn Deduct>, Missing> {
+    let gate = Gate::new(servers.redis_url()?).map_err(|e| {
+        Missing(format!(
+            "redis_url is not a Redis URL, such as redis://127.0.0.1:6379: {e}"
+        ))
+    })?;
+    let store = Arc::new(servers.store.clone());
+    Ok(Box::new(RedisLua::new(gate, store.clone(), store)))
+}
 
 // === impl RedisLua ===
 
