@@ -1,5 +1,6 @@
 //! A mutual exclusion with a lease: what every lock promises, and the outcomes a caller can tell apart.
 
+pub mod detached;
 pub mod lease;
 pub mod leased;
 pub mod wait;

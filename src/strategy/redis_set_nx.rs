@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use crate::clock::{self, Instant};
 use crate::keys::LockKey;
+use crate::lock::detached::{Caller, detached};
 use crate::lock::lease::{Lease, Timing};
 use crate::lock::wait::{Queue, Turn};
 use crate::lock::watchdog::{HOLD_MAX, Renew, Renewal, Tenure};
@@ -26,8 +27,9 @@ const SERVER: &str = "redis";
 /// A held lock is asked for again after this long at least, and at most twice as long (jitter, so
 /// that processes do not ask in step). A critical section takes a few milliseconds.
 const POLL_MIN: Duration = Duration::from_millis(2);
-/// What an acquire without any wait gives its one call: many round trips to a server near by.
-const CALL_MIN: Duration = Duration::from_millis(100);
+/// No call is begun this shortly before the deadline: its answer would come too late, and the
+/// outcome would be unknown without need.
+const LAST_CALL: Duration = Duration::from_millis(10);
 /// Calls without an answer before an acquire gives up: the second one tells a lost reply from a
 /// lost server.
 const UNANSWERED_MAX: u32 = 2;
@@ -111,18 +113,11 @@ impl Lock for RedisSetNxLock {
             owner: Uuid::new_v4().simple().to_string(),
             ttl: terms.ttl,
         };
-        let (answer, answered) = oneshot::channel();
-        // A task of its own: when the caller is dropped, a grant that is on its way must still be
-        // received, and given back by the guard's drop.
-        tokio::spawn(contend(ownership, turn, *terms, deadline, answer));
-        let patience = deadline.max(clock::now() + CALL_MIN);
-        match tokio::time::timeout_at(patience, answered).await {
-            Ok(Ok(result)) => result,
-            Ok(Err(_)) | Err(_) => Err(AcquireError::Unknown {
-                server: SERVER,
-                source: "no answer within the wait".into(),
-            }),
-        }
+        let terms = *terms;
+        detached(SERVER, deadline, |caller| {
+            contend(ownership, turn, terms, deadline, caller)
+        })
+        .await
     }
 
     async fn reseed(&self, key: &LockKey, floor: i64) -> Result<(), AcquireError> {
@@ -235,11 +230,12 @@ async fn contend(
     turn: Turn,
     terms: Terms,
     deadline: Instant,
-    mut answer: oneshot::Sender<Result<RedisSetNxGuard, AcquireError>>,
+    mut caller: Caller<RedisSetNxGuard>,
 ) {
     let mut unanswered: Option<(Instant, CallError)> = None;
     let mut unanswered_count = 0;
     loop {
+        caller.asks();
         // A reply that was lost may have granted the lease then, so it counts from then.
         let asked_at = unanswered.as_ref().map_or_else(clock::now, |(at, _)| *at);
         let call = script::acquire(
@@ -251,19 +247,19 @@ async fn contend(
         let left = match call.await {
             Ok(Taken::Granted { fence }) => {
                 let guard = grant(ownership, turn, terms, asked_at, fence);
-                // A caller that is gone drops the guard, which releases.
-                drop(answer.send(Ok(guard)));
+                caller.answer(Ok(guard));
                 return;
             }
             // Held by another: whatever was asked before was not granted, or is over.
             Ok(Taken::Held { left }) => {
                 unanswered = None;
+                caller.hears_busy();
                 left
             }
             Err(e @ CallError::Unanswered(_)) => {
                 unanswered_count += 1;
                 if unanswered_count >= UNANSWERED_MAX || clock::now() >= deadline {
-                    drop(answer.send(Err(unknown(e))));
+                    caller.answer(Err(unknown(e)));
                     drop(turn);
                     ownership.disown().await;
                     return;
@@ -277,7 +273,7 @@ async fn contend(
                     Some((_, before)) => unknown(before),
                     None => unavailable(e),
                 };
-                drop(answer.send(Err(error)));
+                caller.answer(Err(error));
                 drop(turn);
                 if maybe_granted {
                     ownership.disown().await;
@@ -287,13 +283,14 @@ async fn contend(
         };
         let pause = left.map_or(POLL_MIN, |l| l.min(POLL_MIN));
         let pause = pause + pause.mul_f64(rand::rng().random::<f64>());
-        let over = clock::now() + pause >= deadline;
+        let over = clock::now() + pause + LAST_CALL >= deadline;
+        let until = if over { deadline } else { clock::now() + pause };
         tokio::select! {
-            () = tokio::time::sleep_until(deadline.min(clock::now() + pause)) => {}
-            () = answer.closed() => return,
+            () = tokio::time::sleep_until(until) => {}
+            () = caller.gone() => return,
         }
         if over {
-            drop(answer.send(Err(AcquireError::Busy)));
+            caller.answer(Err(AcquireError::Busy));
             return;
         }
     }
