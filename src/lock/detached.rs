@@ -2,8 +2,7 @@
 //! its way when the caller is dropped is still received, and given back.
 
 use std::future::Future;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -11,20 +10,30 @@ use tokio::sync::oneshot;
 use crate::clock::{self, Instant};
 use crate::lock::AcquireError;
 
-/// What an acquire without any wait gives its one call: many round trips to a server near by.
+/// What an acquire without any wait gives its one call: many round trips to a server near by. A
+/// call that is under way for longer is taken for one that is not answered.
 const CALL_MIN: Duration = Duration::from_millis(100);
 
 /// The caller, as seen from the task that asks on its behalf.
 #[derive(Debug)]
 pub struct Caller<G> {
     answer: oneshot::Sender<Result<G, AcquireError>>,
-    asking: Arc<AtomicBool>,
+    progress: Arc<Mutex<Progress>>,
+}
+
+/// How far the asking has come.
+#[derive(Debug, Clone, Copy)]
+struct Progress {
+    /// When the call that is under way was begun.
+    asked_at: Option<Instant>,
+    /// Some earlier call was answered: the lock was held.
+    heard_busy: bool,
 }
 
 /// Runs `ask` in a task of its own and waits for its answer until `deadline`, at least 100 ms.
 ///
-/// At the deadline a caller whose question is under way hears `Unknown`, and one whose lock was
-/// held when last asked hears `Busy`. `ask` bounds its own calls; it goes on alone, and what it is
+/// At the deadline a caller whose lock was held when last asked hears `Busy`, and one whose call is
+/// not answered hears `Unknown`. `ask` bounds its own calls; it goes on alone, and what it is
 /// granted then is dropped, so `G` must release on drop.
 ///
 /// # Cancel safety
@@ -39,15 +48,18 @@ where
     F: Future<Output = ()> + Send + 'static,
 {
     let (answer, answered) = oneshot::channel();
-    let asking = Arc::new(AtomicBool::new(true));
+    let progress = Arc::new(Mutex::new(Progress {
+        asked_at: Some(clock::now()),
+        heard_busy: false,
+    }));
     tokio::spawn(ask(Caller {
         answer,
-        asking: asking.clone(),
+        progress: progress.clone(),
     }));
     let patience = deadline.max(clock::now() + CALL_MIN);
     match tokio::time::timeout_at(patience, answered).await {
         Ok(Ok(result)) => result,
-        Ok(Err(_)) | Err(_) if asking.load(Ordering::Acquire) => Err(AcquireError::Unknown {
+        Ok(Err(_)) | Err(_) if read(&progress).is_unanswered() => Err(AcquireError::Unknown {
             server,
             source: "no answer within the wait".into(),
         }),
@@ -55,26 +67,46 @@ where
     }
 }
 
+// === impl Progress ===
+
+impl Progress {
+    fn is_unanswered(self) -> bool {
+        self.asked_at.is_some_and(|at| {
+            // A call that was begun just before the deadline of a held lock was merely cut off:
+            // what it may be granted is given back within a round trip.
+            !self.heard_busy || clock::now() >= at + CALL_MIN
+        })
+    }
+}
+
+fn read(progress: &Mutex<Progress>) -> Progress {
+    *progress.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 // === impl Caller ===
 
 impl<G> Caller<G> {
-    /// A question is under way: what it leads to is unknown until it is answered.
+    /// A call is under way: what it leads to is unknown until it is answered.
     pub fn asks(&self) {
-        self.asking.store(true, Ordering::Release);
+        let asked_at = Some(clock::now());
+        self.progress().asked_at = asked_at;
     }
 
     /// The lock was held by another when last asked.
     pub fn hears_busy(&self) {
-        self.asking.store(false, Ordering::Release);
+        *self.progress() = Progress {
+            asked_at: None,
+            heard_busy: true,
+        };
+    }
+
+    fn progress(&self) -> std::sync::MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Resolves once nobody waits for the answer any more.
     pub async fn gone(&mut self) {
         self.answer.closed().await;
-    }
-
-    pub fn is_gone(&self) -> bool {
-        self.answer.is_closed()
     }
 
     /// Ends the wait. A guard that nobody receives is dropped, which releases it.
