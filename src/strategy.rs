@@ -4,6 +4,9 @@ pub mod db_conditional_update;
 pub mod db_unique_insert;
 pub mod no_lock;
 pub mod redis_lua;
+pub mod redis_set_nx;
+pub mod redlock;
+pub mod zookeeper;
 
 use clap::ValueEnum;
 
@@ -48,9 +51,9 @@ impl Strategy {
     /// Opens the strategy. Its servers need not answer yet.
     pub fn open(self, servers: &Servers) -> Result<Box<dyn Deduct>, Missing> {
         match self {
-            Self::RedisSetNx => Err(Missing("not yet".to_string())),
-            Self::Redlock => Err(Missing("not yet".to_string())),
-            Self::Zookeeper => Err(Missing("not yet".to_string())),
+            Self::RedisSetNx => redis_set_nx::open(servers),
+            Self::Redlock => redlock::open(servers),
+            Self::Zookeeper => zookeeper::open(servers),
             Self::DbUniqueInsert => db_unique_insert::open(servers),
             Self::DbConditionalUpdate => db_conditional_update::open(servers),
             Self::RedisLua => redis_lua::open(servers),
@@ -84,6 +87,12 @@ impl Servers {
     /// A lock that lives beside the database, in the one critical section there is.
     fn locked<L: Lock>(&self, lock: L) -> Box<dyn Deduct> {
         Box::new(Locked::new(lock, self.store.clone()))
+    }
+
+    fn not_redis(error: impl std::fmt::Display) -> Missing {
+        Missing(format!(
+            "redis_url is not a Redis URL, such as redis://127.0.0.1:6379: {error}"
+        ))
     }
 
     fn redis_url(&self) -> Result<&str, Missing> {

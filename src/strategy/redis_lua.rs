@@ -91,11 +91,7 @@ pub struct RedisLua {
 type Answer = Result<Ending, DeductError>;
 
 pub(super) fn open(servers: &Servers) -> Result<Box<dyn Deduct>, Missing> {
-    let gate = Gate::new(servers.redis_url()?).map_err(|e| {
-        Missing(format!(
-            "redis_url is not a Redis URL, such as redis://127.0.0.1:6379: {e}"
-        ))
-    })?;
+    let gate = Gate::new(servers.redis_url()?).map_err(Servers::not_redis)?;
     let store = Arc::new(servers.store.clone());
     Ok(Box::new(RedisLua::new(gate, store.clone(), store)))
 }

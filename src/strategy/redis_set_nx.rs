@@ -11,7 +11,9 @@ use rand::RngExt;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
+use super::{Missing, Servers};
 use crate::clock::{self, Instant};
+use crate::deduct::Deduct;
 use crate::keys::LockKey;
 use crate::lock::detached::{Caller, detached};
 use crate::lock::lease::{Lease, Timing};
@@ -63,6 +65,11 @@ struct Ownership {
     ttl: Duration,
 }
 
+pub(super) fn open(servers: &Servers) -> Result<Box<dyn Deduct>, Missing> {
+    let lock = RedisSetNxLock::new(servers.redis_url()?).map_err(Servers::not_redis)?;
+    Ok(servers.locked(lock))
+}
+
 // === impl RedisSetNxLock ===
 
 impl RedisSetNxLock {
@@ -95,6 +102,11 @@ impl Lock for RedisSetNxLock {
                    flush, two holders may overlap and the fencing counter may go back: the store \
                    refuses the lower token, and the counter is then raised from the store.",
         }
+    }
+
+    async fn ready(&self) -> Result<(), AcquireError> {
+        let pong: Result<String, CallError> = self.node.query(&redis::cmd("PING")).await;
+        pong.map(|_pong| ()).map_err(unavailable)
     }
 
     async fn acquire(&self, key: &LockKey, terms: &Terms) -> Result<RedisSetNxGuard, AcquireError> {

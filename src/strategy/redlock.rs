@@ -18,7 +18,9 @@ use rand::RngExt;
 use rslock::{LockError, LockManager};
 use tokio::sync::{mpsc, oneshot};
 
+use super::{Missing, Servers};
 use crate::clock::{self, Instant};
+use crate::deduct::Deduct;
 use crate::keys::LockKey;
 use crate::lock::detached::{Caller, detached};
 use crate::lock::lease::{Lease, Timing};
@@ -92,6 +94,16 @@ enum Verdict {
 
 // === impl RedlockLock ===
 
+pub(super) fn open(servers: &Servers) -> Result<Box<dyn Deduct>, Missing> {
+    if servers.redlock_urls.is_empty() {
+        let advice = "no RedLock nodes are configured: set redlock_urls to three or more independent Redis, with commas";
+        return Err(Missing(advice.to_string()));
+    }
+    let lock = RedlockLock::new(&servers.redlock_urls)
+        .map_err(|e| Missing(format!("redlock_urls: {e}")))?;
+    Ok(servers.locked(lock))
+}
+
 impl RedlockLock {
     /// Connects on first use. Clones share connections and queue.
     ///
@@ -127,6 +139,11 @@ impl Lock for RedlockLock {
                    database issues one with the claim. Exclusion assumes clocks of similar speed, and \
                    nodes that keep their keys: one that restarts without them may vote twice.",
         }
+    }
+
+    async fn ready(&self) -> Result<(), AcquireError> {
+        self.nodes.check_independent().await.map_err(unavailable)?;
+        self.nodes.require_majority().await.map_err(unavailable)
     }
 
     async fn acquire(&self, key: &LockKey, terms: &Terms) -> Result<RedlockGuard, AcquireError> {

@@ -19,7 +19,9 @@ use zookeeper_client::{
     OwnedLockClient, SessionState, StateWatcher,
 };
 
+use super::{Missing, Servers};
 use crate::clock::{self, Instant};
+use crate::deduct::Deduct;
 use crate::keys::LockKey;
 use crate::lock::detached::{Caller, detached};
 use crate::lock::lease::{Event, Lease, Timing};
@@ -32,6 +34,8 @@ mod session;
 
 /// How errors name the servers.
 const SERVER: &str = "zookeeper";
+/// Longest wait for a session when asked whether there is one.
+const READY_WAIT: Duration = Duration::from_millis(1_500);
 /// What every name in a lock's directory contains; the crate finds contenders by it.
 const CONTENDER: &str = "lk-";
 /// Longest time to wait for the answer to one request of a holder.
@@ -79,6 +83,15 @@ struct Contender {
     czxid: i64,
 }
 
+pub(super) fn open(servers: &Servers) -> Result<Box<dyn Deduct>, Missing> {
+    let advice = "no ZooKeeper is configured: set zookeeper to host:port,host:port";
+    let ensemble = servers
+        .zookeeper
+        .as_deref()
+        .ok_or_else(|| Missing(advice.to_string()))?;
+    Ok(servers.locked(ZookeeperLock::new(ensemble)))
+}
+
 // === impl ZookeeperLock ===
 
 impl ZookeeperLock {
@@ -108,6 +121,15 @@ impl Lock for ZookeeperLock {
                    the session: lock.ttl_ms and lock.watchdog have no effect. Survives the loss of a \
                    minority of an ensemble; with a single server, its restart.",
         }
+    }
+
+    async fn ready(&self) -> Result<(), AcquireError> {
+        let deadline = clock::now() + READY_WAIT;
+        self.sessions
+            .client(deadline)
+            .await
+            .map(|_session| ())
+            .map_err(unavailable)
     }
 
     async fn acquire(&self, key: &LockKey, terms: &Terms) -> Result<ZookeeperGuard, AcquireError> {
