@@ -1,10 +1,11 @@
 //! Real servers on free loopback ports, ended with their parent.
 //!
-//! A [`Lab`] starts what a [`LabPlan`] asks for, all at once, in one private temporary directory,
+//! A `Lab` starts what a `LabPlan` asks for, all at once, in one private temporary directory,
 //! and asks each server until it serves. What is not installed is said to be so, and the rest
 //! starts. Each server can be killed, restarted, paused and resumed.
 
 pub mod command;
+mod fault;
 mod find;
 pub mod mariadb;
 pub mod port;
@@ -20,7 +21,6 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-use futures::stream::{FuturesUnordered, StreamExt};
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
@@ -28,7 +28,7 @@ pub use find::Binaries;
 pub use port::Ports;
 pub use server::{ServerId, StartError};
 
-use process::Signal;
+use process::Ward;
 use server::Server;
 
 /// Which servers to start.
@@ -54,7 +54,9 @@ pub struct LabOptions {
 #[derive(Debug)]
 pub struct Lab {
     entries: Vec<Entry>,
-    /// After the servers, so that it is removed when they are on their way out.
+    /// Removes the directory, also when this process is killed. After the servers, so that they
+    /// are told to end first.
+    keeper: Ward,
     directory: TempDir,
 }
 
@@ -178,8 +180,13 @@ impl Lab {
     /// Dropped on the way, the servers end, as they do with a dropped `Lab`.
     pub async fn start_with(plan: &LabPlan, options: &LabOptions) -> Result<Self, LabError> {
         let directory = start::directory()?;
+        let keeper = start::keeper(directory.path()).await?;
         let entries = start::all(plan, options, directory.path()).await?;
-        Ok(Self { entries, directory })
+        Ok(Self {
+            entries,
+            keeper,
+            directory,
+        })
     }
 
     /// Ends every server and removes the directory. An error names what is still there after 15 s.
@@ -192,8 +199,9 @@ impl Lab {
             let why = "it did not end".to_owned();
             return Err(LabError::Server { id, why });
         }
+        self.keeper.end(server::END_WAIT).await;
         match self.directory.close() {
-            // The last ward removes it as well.
+            // The keeper has removed it.
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(LabError::Directory(error))
             }
@@ -316,54 +324,6 @@ impl Lab {
             }
         };
         created.map_err(|why| LabError::Server { id, why })
-    }
-
-    /// Kills the server with everything it forked, and waits until all are gone. Its data stays.
-    pub async fn kill(&self, id: ServerId) -> Result<(), LabError> {
-        if self.started(id)?.kill().await {
-            return Ok(());
-        }
-        let why = "it did not end when killed".to_owned();
-        Err(LabError::Server { id, why })
-    }
-
-    /// Starts the server again on its port and data, killing it first if it runs, and waits until
-    /// it answers.
-    pub async fn restart(&self, id: ServerId) -> Result<(), LabError> {
-        let restarted = self.started(id)?.restart().await;
-        restarted.map_err(|source| LabError::Start { id, source })
-    }
-
-    /// Stops the server's processes where they stand: connections stay open and nothing answers.
-    pub fn pause(&self, id: ServerId) -> Result<(), LabError> {
-        self.started(id)?.signal(Signal::STOP);
-        Ok(())
-    }
-
-    /// Lets paused processes run on.
-    pub fn resume(&self, id: ServerId) -> Result<(), LabError> {
-        self.started(id)?.signal(Signal::CONT);
-        Ok(())
-    }
-
-    /// Waits until a server that is not among `known` ends, and answers which one with its exit
-    /// status and the end of its log. Never returns when there is no such server.
-    ///
-    /// # Cancel safety
-    /// Cancel safe.
-    pub async fn first_to_end(&self, known: &[ServerId]) -> (ServerId, i32, String) {
-        let mut ends: FuturesUnordered<_> = self
-            .servers_started()
-            .filter(|(id, _)| !known.contains(id))
-            .map(|(id, server)| async move {
-                let (status, log) = server.ended().await;
-                (id, status, log)
-            })
-            .collect();
-        match ends.next().await {
-            Some(first) => first,
-            None => std::future::pending().await,
-        }
     }
 
     fn servers_started(&self) -> impl Iterator<Item = (ServerId, &Server)> {

@@ -38,10 +38,6 @@ pub enum LabCommand {
 }
 
 #[derive(Debug, Clone, Args)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is a switch on the command line"
-)]
 pub struct Up {
     /// ZooKeeper alone or as an ensemble
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_nodes)]

@@ -127,8 +127,7 @@ impl WardSpec {
     }
 
     /// A directory that goes when the process ended because its parent did, or let go of it. It
-    /// stays when the process ended by itself or was killed. Its parent directory goes too once
-    /// empty.
+    /// stays when the process ended by itself or was killed.
     pub fn remove(mut self, dir: impl Into<PathBuf>) -> Self {
         self.remove = Some(dir.into());
         self

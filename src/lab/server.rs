@@ -232,7 +232,7 @@ pub(super) async fn run_once(spec: WardSpec, what: &str) -> Result<(), StartErro
     }
 }
 
-/// A server's directory: its data, beside its log. The ward removes it when the parent is gone.
+/// A server's directory: its data, beside its log.
 #[derive(Debug, Clone)]
 pub(super) struct ServerDir(PathBuf);
 
@@ -264,8 +264,7 @@ impl ServerDir {
         self.0.join("data")
     }
 
-    /// A process of this server: its log here, in a locale the log can be searched in, and this
-    /// directory gone with it.
+    /// A process of this server: its log here, in a locale the log can be searched in.
     pub(super) fn spec(&self, command: PathBuf, args: Vec<std::ffi::OsString>) -> WardSpec {
         WardSpec::new(command, self.0.join("log"))
             .args(args)
@@ -273,7 +272,6 @@ impl ServerDir {
             // Ours may be closed to the user that the server runs as.
             .env("TMPDIR", &self.0)
             .dir("/")
-            .remove(&self.0)
     }
 
     /// The kind of file system the data is on: on `tmpfs` an fsync makes nothing durable.

@@ -9,6 +9,7 @@ use tempfile::TempDir;
 use super::mariadb::Mariadb;
 use super::port::{self, Ports};
 use super::postgres::Postgres;
+use super::process::{Ward, WardSpec};
 use super::redis::Redis;
 use super::server::{Recipe, Server, ServerDir, ServerId, StartError};
 use super::zookeeper::{Node, NodePorts};
@@ -30,6 +31,19 @@ pub(super) fn directory() -> Result<TempDir, LabError> {
     std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(mode))
         .map_err(LabError::Directory)?;
     Ok(directory)
+}
+
+/// A process that does nothing but go away with this one, and takes the directory along. Started
+/// before anything is put there: between a server's directory and its ward lies a moment in which
+/// nobody else would remove it.
+pub(super) async fn keeper(directory: &Path) -> Result<Ward, LabError> {
+    let spec = WardSpec::new("tail", directory.join("keeper.log"))
+        .args(["-f", "/dev/null"])
+        .dir("/")
+        .remove(directory);
+    Ward::spawn(&spec)
+        .await
+        .map_err(|error| LabError::Directory(std::io::Error::other(error)))
 }
 
 /// Starts everything side by side; the entries come in the order of [`ServerId`].
@@ -69,7 +83,7 @@ async fn one_redis(options: &LabOptions, lab: &Path, id: ServerId, preferred: u1
         let dir = ServerDir::create(lab, id, None)?;
         Ok(Box::new(Redis::new(program.clone(), dir, port)))
     });
-    vec![entry(lab, id, started.await)]
+    vec![entry(id, started.await)]
 }
 
 async fn one_postgres(options: &LabOptions, lab: &Path) -> Vec<Entry> {
@@ -83,7 +97,7 @@ async fn one_postgres(options: &LabOptions, lab: &Path) -> Vec<Entry> {
         let (programs, account) = (programs.clone(), account.clone());
         Ok(Box::new(Postgres::new(programs, account, dir, port)))
     });
-    vec![entry(lab, id, started.await)]
+    vec![entry(id, started.await)]
 }
 
 async fn one_mariadb(options: &LabOptions, lab: &Path) -> Vec<Entry> {
@@ -97,7 +111,7 @@ async fn one_mariadb(options: &LabOptions, lab: &Path) -> Vec<Entry> {
         let (programs, account) = (programs.clone(), account.clone());
         Ok(Box::new(Mariadb::new(programs, account, dir, port)))
     });
-    vec![entry(lab, id, started.await)]
+    vec![entry(id, started.await)]
 }
 
 /// Starts one server, on another port when somebody took the first between choice and start.
@@ -158,7 +172,7 @@ async fn ensemble(options: &LabOptions, lab: &Path, nodes: u8) -> Vec<Entry> {
                 // Killed rather than let go, so that its directory stays for the next attempt.
                 server.kill().await;
             }
-            entries.push(entry(lab, id, started));
+            entries.push(entry(id, started));
         }
         if !is_port_taken {
             break;
@@ -192,11 +206,7 @@ fn not_installed(id: ServerId, install: &str) -> Entry {
     }
 }
 
-fn entry(lab: &Path, id: ServerId, started: Result<Server, StartError>) -> Entry {
-    if started.is_err() {
-        // No ward is left to remove it should this process be killed. The error has the log.
-        let _absent = std::fs::remove_dir_all(lab.join(id.to_string()));
-    }
+fn entry(id: ServerId, started: Result<Server, StartError>) -> Entry {
     Entry {
         id,
         outcome: started.map_err(|error| NotStarted::Failed {

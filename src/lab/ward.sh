@@ -42,13 +42,11 @@ wait "$server"
 status=$?
 kill -s TERM "$watch"
 if wait "$watch" && [ -n "$dir" ]; then
-    # A child of a killed set-up program may still be writing on its way out.
+    # Other processes may still be writing into it on their way out.
     n=0
-    while ! rm -rf -- "$dir" && [ "$n" -lt 50 ]; do
+    while ! rm -rf -- "$dir" && [ "$n" -lt 200 ]; do
         sleep 0.1
         n=$((n + 1))
     done
-    # Succeeds for the last ward of a lab alone; the lab's directory goes with it.
-    rmdir -- "$(dirname -- "$dir")"
 fi
 exit "$status"

@@ -142,16 +142,23 @@ async fn a_killed_parent_leaves_no_server_and_no_file() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_parent_killed_in_the_start_leaves_nothing_either() {
-    let parent = Parent::start("hold");
-    eventually("servers are being started", || async {
-        processes_in(parent.temp.path()).len() > 3
-    })
-    .await;
-    signal_all(&[parent.pid()], Signal::KILL);
-    eventually("what was started ends", || async {
-        processes_in(parent.temp.path()).is_empty() && is_empty(parent.temp.path())
-    })
-    .await;
+    // From the first process on until the databases are set up.
+    for processes in [1, 4, 10, 20, 26] {
+        let parent = Parent::start("hold");
+        eventually("servers are being started", || async {
+            processes_in(parent.temp.path()).len() >= processes
+        })
+        .await;
+        signal_all(&[parent.pid()], Signal::KILL);
+        eventually("what was started ends", || async {
+            processes_in(parent.temp.path()).is_empty()
+        })
+        .await;
+        assert!(
+            is_empty(parent.temp.path()),
+            "killed at {processes} processes"
+        );
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -162,9 +169,10 @@ async fn a_paused_server_ends_with_its_killed_parent() {
     signal_all(&pids, Signal::STOP);
     signal_all(&[parent.pid()], Signal::KILL);
     eventually("every paused server ends", || async {
-        !pids.iter().any(|pid| is_alive(*pid))
+        !pids.iter().any(|pid| is_alive(*pid)) && processes_in(parent.temp.path()).is_empty()
     })
     .await;
+    assert!(is_empty(parent.temp.path()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
