@@ -1,5 +1,6 @@
 //! What one buyer gets, and the next: the same for every strategy on every database.
 
+use flashlock::strategy::Strategy;
 use serde_json::json;
 
 use crate::world::{Api, DATABASES, Service, world};
@@ -10,21 +11,10 @@ async fn a_purchase_is_booked_repeated_and_sold_out_whatever_the_strategy() {
         let url = world().database(database).await;
         let service = Service::start(&world().everything(&url)).await;
         let api = &service.api;
-        for strategy in strategies(api).await {
-            one_purchase(api, &strategy).await;
+        for strategy in Strategy::all() {
+            one_purchase(api, strategy.name().as_str()).await;
         }
     }
-}
-
-async fn strategies(api: &Api) -> Vec<String> {
-    let listed = api.get("/v1/strategies").await;
-    let all = listed.body["strategies"]
-        .as_array()
-        .expect("a list")
-        .clone();
-    let here = all.iter().filter(|s| s["available"] == true);
-    here.map(|s| s["name"].as_str().expect("a name").to_string())
-        .collect()
 }
 
 async fn one_purchase(api: &Api, strategy: &str) {

@@ -18,7 +18,6 @@ const START: Duration = Duration::from_secs(30);
 pub(crate) struct World {
     pub(crate) lab: Lab,
     runtime: Runtime,
-    files: tempfile::TempDir,
 }
 
 /// A running service process.
@@ -53,12 +52,7 @@ pub(crate) fn world() -> &'static World {
             let lab = runtime
                 .block_on(Lab::start(&LabPlan::all()))
                 .expect("the lab starts");
-            let files = tempfile::tempdir().expect("a temporary directory");
-            World {
-                lab,
-                runtime,
-                files,
-            }
+            World { lab, runtime }
         })
         .join()
         .expect("the lab starts")
@@ -71,7 +65,7 @@ impl World {
         let name = format!("t{}", uuid::Uuid::now_v7().simple());
         let kind = match kind {
             "sqlite" => {
-                let file = self.files.path().join(format!("{name}.db"));
+                let file = self.lab.directory().join(format!("{name}.db"));
                 return format!("sqlite:{}", file.display());
             }
             "postgres" => DatabaseKind::Postgres,
@@ -116,8 +110,8 @@ impl Service {
     /// The same; `Err` is what it said before it ended.
     pub(crate) async fn try_start(env: &[(String, String)]) -> Result<Self, String> {
         let log = world()
-            .files
-            .path()
+            .lab
+            .directory()
             .join(format!("{}.log", uuid::Uuid::now_v7()));
         let mut spec = WardSpec::new(env!("CARGO_BIN_EXE_flashlock"), &log)
             .arg("serve")
