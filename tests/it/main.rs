@@ -1,7 +1,10 @@
 //! Tests on real servers.
 
+mod gate;
 mod lab;
 mod lab_compose;
 mod lab_ends;
+mod locks;
 mod purchase;
+mod servers;
 mod world;
