@@ -90,10 +90,13 @@ async fn book_once(
         tx.rollback().await;
         return Err(error);
     }
+    let first = batch.first().and_then(|order| order.lines.first());
+    let mut left = 0;
     for (sku, quantity) in wanted {
         match tx.take(&activity.id, sku, quantity).await {
-            Ok(true) => {}
-            Ok(false) => {
+            Ok(Some(now)) if first.is_some_and(|line| line.sku == *sku) => left = now,
+            Ok(Some(_)) => {}
+            Ok(None) => {
                 let left = tx.available(&activity.id, sku).await;
                 tx.rollback().await;
                 return Ok(match left? {
@@ -107,17 +110,6 @@ async fn book_once(
             }
         }
     }
-    let first = batch.first().and_then(|order| order.lines.first());
-    let left = match first {
-        Some(line) => match tx.available(&activity.id, &line.sku).await {
-            Ok(left) => left.unwrap_or(0),
-            Err(error) => {
-                tx.rollback().await;
-                return Err(error);
-            }
-        },
-        None => 0,
-    };
     tx.commit().await?;
     let booked = |order: &&NewOrder| Ending::Booked {
         order: Box::new(order.booked(activity)),

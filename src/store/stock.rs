@@ -210,23 +210,37 @@ impl Tx {
         Ok(rows == 1)
     }
 
-    /// Takes `quantity` if that many are left, in one atomic statement. Answers whether it did.
+    /// Takes `quantity` if that many are left, in one atomic statement. What is left after it;
+    /// `None` when it was too little, and nothing was taken.
     pub async fn take(
         &mut self,
         activity: &ActivityId,
         sku: &Sku,
         quantity: i64,
-    ) -> Result<bool, StoreError> {
-        let sql = self.dialect.sql(
-            "UPDATE activity_sku SET available = available - ? \
-             WHERE activity_id = ? AND sku = ? AND available >= ?",
-        );
+    ) -> Result<Option<i64>, StoreError> {
+        const TAKE: &str = "UPDATE activity_sku SET available = available - ? \
+             WHERE activity_id = ? AND sku = ? AND available >= ?";
+        let sql = match self.dialect {
+            Dialect::Sqlite | Dialect::Postgres => {
+                self.dialect.sql(&format!("{TAKE} RETURNING available"))
+            }
+            Dialect::Mysql => self.dialect.sql(TAKE),
+        };
         let update = query(&sql)
             .bind(quantity)
             .bind(activity.to_string())
             .bind(sku.to_string())
             .bind(quantity);
-        Ok(self.execute(update).await? == 1)
+        match self.dialect {
+            Dialect::Sqlite | Dialect::Postgres => {
+                let row = update.fetch_optional(&mut *self.inner).await?;
+                Ok(row.map(|row| row.try_get("available")).transpose()?)
+            }
+            Dialect::Mysql => match self.execute(update).await? {
+                1 => self.available(activity, sku).await,
+                _none => Ok(None),
+            },
+        }
     }
 
     /// Gives `quantity` back, in one atomic statement; the row's CHECK refuses more than the total.
