@@ -12,7 +12,7 @@ use crate::lock::AcquireError;
 
 /// What an acquire without any wait gives its one call: many round trips to a server near by. A
 /// call that is under way for longer is taken for one that is not answered.
-const CALL_MIN: Duration = Duration::from_millis(100);
+pub const CALL_MIN: Duration = Duration::from_millis(100);
 
 /// The caller, as seen from the task that asks on its behalf.
 #[derive(Debug)]

@@ -11,14 +11,16 @@ use uuid::Uuid;
 
 use crate::clock::{self, Instant};
 use crate::keys::LockKey;
+use crate::lock::detached::{Caller, detached};
 use crate::lock::lease::{Lease, Timing};
 use crate::lock::wait::{Queue, Turn};
 use crate::lock::watchdog::{HOLD_MAX, Renew, Renewal, Tenure};
 use crate::lock::{AcquireError, Fence, Guard, Released, Terms};
 use crate::sale::Watchdog;
 
-/// What an acquire without any wait gives its one call: many round trips to a server near by.
-const CALL_MIN: Duration = Duration::from_millis(100);
+/// No call is begun this shortly before the deadline: its answer would come too late, and the
+/// outcome would be unknown without need.
+const LAST_CALL: Duration = Duration::from_millis(10);
 /// Calls without an answer before an acquire gives up: the second one tells a lost reply from a
 /// lost server.
 const UNANSWERED_MAX: u32 = 2;
@@ -27,7 +29,8 @@ const RELEASE_TRIES_MAX: u32 = 20;
 /// Pause between them: together they outlast a restart of the server.
 const RELEASE_PAUSE: Duration = Duration::from_millis(250);
 
-type Source = Box<dyn std::error::Error + Send + Sync>;
+/// The server's own error.
+pub type Source = Box<dyn std::error::Error + Send + Sync>;
 
 /// A server that grants a key to one owner for a time.
 pub trait LeaseServer: Debug + Clone + Send + Sync + 'static {
@@ -47,6 +50,10 @@ pub trait LeaseServer: Debug + Clone + Send + Sync + 'static {
         owner: &str,
         ttl: Duration,
     ) -> impl Future<Output = Renewal> + Send;
+
+    /// Why the last call had no answer; `None` once one was answered. Tells those who waited for
+    /// their turn in vain whether it was the lock or the server.
+    fn trouble(&self) -> Option<Source>;
 
     /// Releases once, if the key is the owner's.
     fn release(&self, key: &LockKey, owner: &str) -> impl Future<Output = Released> + Send;
@@ -114,8 +121,12 @@ impl<S: LeaseServer> LeasedLock<S> {
         terms: &Terms,
     ) -> Result<LeasedGuard<S>, AcquireError> {
         let deadline = clock::now() + terms.wait;
+        let server = S::NAME;
         let turn = self.queue.turn(&key.row(), deadline).await;
-        let turn = turn.map_err(|_no_turn| AcquireError::Busy)?;
+        let turn = turn.map_err(|_no_turn| match self.server.trouble() {
+            Some(source) => AcquireError::Unavailable { server, source },
+            None => AcquireError::Busy,
+        })?;
         let ownership = Ownership {
             server: self.server.clone(),
             key: key.clone(),
@@ -123,18 +134,11 @@ impl<S: LeaseServer> LeasedLock<S> {
             owner: Uuid::new_v4().simple().to_string(),
             ttl: terms.ttl,
         };
-        let (answer, answered) = oneshot::channel();
-        // A task of its own: when the caller is dropped, a grant that is on its way must still be
-        // received, and given back by the guard's drop.
-        tokio::spawn(contend(ownership, turn, *terms, deadline, answer));
-        let patience = deadline.max(clock::now() + CALL_MIN);
-        match tokio::time::timeout_at(patience, answered).await {
-            Ok(Ok(result)) => result,
-            Ok(Err(_)) | Err(_) => Err(AcquireError::Unknown {
-                server: S::NAME,
-                source: "no answer within the wait".into(),
-            }),
-        }
+        let terms = *terms;
+        detached(server, deadline, |caller| {
+            contend(ownership, turn, terms, deadline, caller)
+        })
+        .await
     }
 }
 
@@ -249,11 +253,13 @@ async fn contend<S: LeaseServer>(
     turn: Turn,
     terms: Terms,
     deadline: Instant,
-    mut answer: oneshot::Sender<Result<LeasedGuard<S>, AcquireError>>,
+    mut caller: Caller<LeasedGuard<S>>,
 ) {
+    let server = S::NAME;
     let mut unanswered: Option<(Instant, Source)> = None;
     let mut unanswered_count = 0;
     loop {
+        caller.asks();
         // A reply that was lost may have granted the lease then, so it counts from then.
         let asked_at = unanswered.as_ref().map_or_else(clock::now, |(at, _)| *at);
         let asked = ownership
@@ -262,53 +268,46 @@ async fn contend<S: LeaseServer>(
         let left = match asked.await {
             Asked::Granted { fence } => {
                 // A caller that is gone drops the guard, which releases.
-                drop(answer.send(Ok(ownership.granted(turn, terms, asked_at, fence))));
-                return;
+                return caller.answer(Ok(ownership.granted(turn, terms, asked_at, fence)));
             }
             // Held by another: whatever was asked before was not granted, or is over.
             Asked::Held { left } => {
                 unanswered = None;
+                caller.hears_busy();
                 left
             }
             Asked::Unanswered(source) => {
                 unanswered_count += 1;
                 if unanswered_count >= UNANSWERED_MAX || clock::now() >= deadline {
-                    drop(answer.send(Err(AcquireError::Unknown {
-                        server: S::NAME,
-                        source,
-                    })));
+                    caller.answer(Err(AcquireError::Unknown { server, source }));
                     drop(turn);
-                    ownership.disown().await;
-                    return;
+                    return ownership.disown().await;
                 }
                 unanswered = Some((asked_at, source));
                 continue;
             }
             Asked::Unreached(source) => {
-                let server = S::NAME;
-                let maybe_granted = unanswered.is_some();
-                let error = match unanswered {
-                    Some((_, source)) => AcquireError::Unknown { server, source },
-                    None => AcquireError::Unavailable { server, source },
+                let Some((_, before)) = unanswered else {
+                    return caller.answer(Err(AcquireError::Unavailable { server, source }));
                 };
-                drop(answer.send(Err(error)));
+                caller.answer(Err(AcquireError::Unknown {
+                    server,
+                    source: before,
+                }));
                 drop(turn);
-                if maybe_granted {
-                    ownership.disown().await;
-                }
-                return;
+                return ownership.disown().await;
             }
         };
         let pause = left.map_or(S::POLL, |left| left.min(S::POLL));
         let pause = pause + pause.mul_f64(rand::rng().random::<f64>());
-        let over = clock::now() + pause >= deadline;
+        let over = clock::now() + pause + LAST_CALL >= deadline;
+        let until = if over { deadline } else { clock::now() + pause };
         tokio::select! {
-            () = tokio::time::sleep_until(deadline.min(clock::now() + pause)) => {}
-            () = answer.closed() => return,
+            () = tokio::time::sleep_until(until) => {}
+            () = caller.gone() => return,
         }
         if over {
-            drop(answer.send(Err(AcquireError::Busy)));
-            return;
+            return caller.answer(Err(AcquireError::Busy));
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Missing, Servers};
 use crate::deduct::Deduct;
 use crate::keys::LockKey;
-use crate::lock::leased::{Asked, LeaseServer, LeasedGuard, LeasedLock};
+use crate::lock::leased::{Asked, LeaseServer, LeasedGuard, LeasedLock, Source};
 use crate::lock::watchdog::Renewal;
 use crate::lock::{AcquireError, Fence, Guarantees, Lock, Released, Terms};
 use crate::store::{LockRows, RowGrant, StoreError};
@@ -99,6 +99,11 @@ impl LeaseServer for LockRows {
             Ok(false) => Renewal::Gone,
             Err(_) => Renewal::Failed,
         }
+    }
+
+    /// Each try finds out by itself: the pool's wait for a connection is bounded.
+    fn trouble(&self) -> Option<Source> {
+        None
     }
 
     async fn release(&self, key: &LockKey, owner: &str) -> Released {

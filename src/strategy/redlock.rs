@@ -29,8 +29,8 @@ use crate::lock::watchdog::{HOLD_MAX, Renew, Renewal, Tenure};
 use crate::lock::{AcquireError, Fence, Guarantees, Guard, Lock, Released, Terms};
 use crate::sale::Watchdog;
 use crate::script::lock::{self as script, Owned};
-use crate::strategy::redlock::nodes::Nodes;
 pub use crate::strategy::redlock::nodes::UnsafeNodes;
+use crate::strategy::redlock::nodes::{Nodes, Verdict, Votes};
 
 mod nodes;
 
@@ -76,20 +76,6 @@ struct Ownership {
     key: LockKey,
     owner: Vec<u8>,
     ttl: Duration,
-}
-
-/// Votes on whether the lock is the owner's.
-#[derive(Debug, Default)]
-struct Votes {
-    mine: usize,
-    not_mine: usize,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verdict {
-    Mine,
-    NotMine,
-    Undecided,
 }
 
 // === impl RedlockLock ===
@@ -304,28 +290,6 @@ impl Renew for Ownership {
             }
         }
         Renewal::Failed
-    }
-}
-
-// === impl Votes ===
-
-impl Votes {
-    fn count(&mut self, vote: Option<Owned>) {
-        match vote {
-            Some(Owned::Mine) => self.mine += 1,
-            Some(Owned::NotMine) => self.not_mine += 1,
-            None => {}
-        }
-    }
-
-    fn verdict(&self, nodes: &Nodes) -> Verdict {
-        if self.mine >= nodes.quorum() {
-            Verdict::Mine
-        } else if self.not_mine > nodes.count() - nodes.quorum() {
-            Verdict::NotMine
-        } else {
-            Verdict::Undecided
-        }
     }
 }
 

@@ -23,7 +23,7 @@ use super::{Missing, Servers};
 use crate::clock::{self, Instant};
 use crate::deduct::Deduct;
 use crate::keys::LockKey;
-use crate::lock::detached::{Caller, detached};
+use crate::lock::detached::{CALL_MIN, Caller, detached};
 use crate::lock::lease::{Event, Lease, Timing};
 use crate::lock::wait::{Queue, Turn};
 use crate::lock::watchdog::{HOLD_MAX, Informant, Renew, Renewal, Tenure};
@@ -253,6 +253,7 @@ async fn contend(
     deadline: Instant,
     mut caller: Caller<ZookeeperGuard>,
 ) {
+    let deadline = deadline.max(clock::now() + CALL_MIN);
     let mut last = Error::SessionExpired;
     for _ in 0..JOINS_MAX {
         caller.asks();
@@ -275,6 +276,7 @@ async fn contend(
             // The session or the node is gone, and nothing is left behind: from the start.
             Err(
                 e @ (Error::SessionExpired
+                | Error::AuthFailed
                 | Error::ClientClosed
                 | Error::Timeout
                 | Error::NoHosts
@@ -358,7 +360,16 @@ async fn watch(
     session_timeout: Duration,
     informant: Informant,
 ) {
-    let mut node = Box::pin(watcher.changed());
+    let mut deleted = Box::pin(async {
+        match watcher.changed().await.event_type {
+            EventType::NodeDeleted | EventType::Session => {}
+            // Nobody writes to a contender's node. Should somebody, the next confirmation sees
+            // whether it is still there.
+            EventType::NodeCreated
+            | EventType::NodeDataChanged
+            | EventType::NodeChildrenChanged => std::future::pending().await,
+        }
+    });
     let mut state = states.state();
     loop {
         match state {
@@ -376,14 +387,7 @@ async fn watch(
         }
         tokio::select! {
             changed = states.changed() => state = changed,
-            event = &mut node => match event.event_type {
-                EventType::NodeDeleted | EventType::Session => return informant.tell(Event::Gone),
-                // Nobody writes to a contender's node. Should somebody, the next confirmation sees
-                // whether it is still there.
-                EventType::NodeCreated
-                | EventType::NodeDataChanged
-                | EventType::NodeChildrenChanged => return,
-            },
+            () = &mut deleted => return informant.tell(Event::Gone),
         }
     }
 }

@@ -65,6 +65,7 @@ fn new_order(a: &Activity, user: &str, key: &str, lines: &[(&str, i64)]) -> NewO
     let user = user.parse().expect("a user");
     let purchase = Purchase::new(a.id.clone(), user, key, lines).expect("a purchase");
     NewOrder {
+        admitted_at_ms: 0,
         rid: purchase.rid(),
         user: purchase.user.clone(),
         fingerprint: Fingerprint::of(&purchase),

@@ -9,7 +9,7 @@ const START_TRIES_MAX: u32 = 600;
 const START_PAUSE: Duration = Duration::from_millis(50);
 
 /// A server process and its directory.
-pub struct Server {
+pub(crate) struct Server {
     child: Child,
     command: Box<dyn Fn() -> Command + Send + Sync>,
     address: SocketAddr,
@@ -17,7 +17,7 @@ pub struct Server {
 }
 
 impl Server {
-    pub fn redis() -> Self {
+    pub(crate) fn redis() -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let address = free_address();
         let (port, path) = (address.port().to_string(), dir.path().to_owned());
@@ -32,7 +32,7 @@ impl Server {
         Self::start(Box::new(command), address, dir)
     }
 
-    pub fn zookeeper() -> Self {
+    pub(crate) fn zookeeper() -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let address = free_address();
         let config = dir.path().join("zoo.cfg");
@@ -68,31 +68,31 @@ impl Server {
         }
     }
 
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("redis://{}", self.address)
     }
 
-    pub fn address(&self) -> String {
+    pub(crate) fn address(&self) -> String {
         self.address.to_string()
     }
 
     /// Kills it as a crash would.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.child.kill().expect("it is ours");
         self.child.wait().expect("it is ours");
     }
 
     /// The same server on the same port, after `kill`.
-    pub fn start_again(&mut self) {
+    pub(crate) fn start_again(&mut self) {
         self.child = spawn(&self.command, self.address);
     }
 
     /// Stops it without closing its sockets: it answers nothing.
-    pub fn freeze(&self) {
+    pub(crate) fn freeze(&self) {
         self.signal("-STOP");
     }
 
-    pub fn thaw(&self) {
+    pub(crate) fn thaw(&self) {
         self.signal("-CONT");
     }
 
@@ -140,20 +140,20 @@ fn spawn(command: &(dyn Fn() -> Command + Send + Sync), address: SocketAddr) -> 
 }
 
 /// One ZooKeeper.
-pub fn zookeeper() -> Server {
+pub(crate) fn zookeeper() -> Server {
     Server::zookeeper()
 }
 
 /// One Redis of its own.
-pub fn redis() -> Server {
+pub(crate) fn redis() -> Server {
     Server::redis()
 }
 
 /// `n` independent Redis.
-pub fn redlock(n: usize) -> Vec<Server> {
+pub(crate) fn redlock(n: usize) -> Vec<Server> {
     (0..n).map(|_| Server::redis()).collect()
 }
 
-pub fn urls(servers: &[Server]) -> Vec<String> {
+pub(crate) fn urls(servers: &[Server]) -> Vec<String> {
     servers.iter().map(Server::url).collect()
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures::future::join_all;
 
 use crate::clock::{self, Instant};
+use crate::script::lock::Owned;
 use crate::script::node::{CallError, Node};
 use crate::strategy::redlock::NODES_MIN;
 
@@ -82,6 +83,20 @@ pub(super) enum NodeError {
     Call(#[from] CallError),
     #[error("no answer within {NODE_TIMEOUT:?}")]
     TimedOut,
+}
+
+/// Votes on whether the lock is the owner's.
+#[derive(Debug, Default)]
+pub(super) struct Votes {
+    mine: usize,
+    not_mine: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Mine,
+    NotMine,
+    Undecided,
 }
 
 // === impl Nodes ===
@@ -203,6 +218,28 @@ impl Nodes {
             }
         }
         Ok(())
+    }
+}
+
+// === impl Votes ===
+
+impl Votes {
+    pub(super) fn count(&mut self, vote: Option<Owned>) {
+        match vote {
+            Some(Owned::Mine) => self.mine += 1,
+            Some(Owned::NotMine) => self.not_mine += 1,
+            None => {}
+        }
+    }
+
+    pub(super) fn verdict(&self, nodes: &Nodes) -> Verdict {
+        if self.mine >= nodes.quorum() {
+            Verdict::Mine
+        } else if self.not_mine > nodes.count() - nodes.quorum() {
+            Verdict::NotMine
+        } else {
+            Verdict::Undecided
+        }
     }
 }
 
