@@ -25,7 +25,7 @@
 
 local META, STOCK, RSV, PEND, USER, PENDING = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local EPOCH = '@EPOCH@'
-local ORDERS_MAX, LINES_MAX, QUANTITY_MAX, TEXT_MAX = 256, 20, 1000000000, 64
+local ORDERS_MAX, LINES_MAX, DIGITS_MAX, TEXT_MAX = 256, 20, 9, 64
 local call, find, sub = redis.call, string.find, string.sub
 
 local meta = call('HMGET', META, 'state', 'epoch', 'opens_at', 'closes_at', 'orders_max', 'units_max', 'pend_max', 'seq')
@@ -37,28 +37,28 @@ if not (opens_at and closes_at and orders_max and units_max and pend_max and seq
   return {seq or 0, {'CORRUPT', 'meta'}}
 end
 
--- Read the arguments; a batch that cannot be read as a whole is refused as a whole.
-local orders, rids, users, skus, sku_at = {}, {}, {}, {}, {}
+-- Read the arguments; a batch that cannot be read as a whole is refused as a whole. Numbers are
+-- kept as the texts they came in where they can be: writing a number costs as much as a lookup.
+local n, rids, users, bodies, units, firsts, counts = 0, {}, {}, {}, {}, {}, {}
+local skus, sku_at = {}, {}
 local at, argc = 1, #ARGV
 while at <= argc do
-  local rid, user, fp, lines_n = ARGV[at], ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3])
-  if not lines_n or lines_n < 1 or lines_n > LINES_MAX or lines_n % 1 ~= 0 or at + 3 + 2 * lines_n > argc then
+  local rid, user, fp, count = ARGV[at], ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3])
+  if not count or count < 1 or count > LINES_MAX or count % 1 ~= 0 or at + 3 + 2 * count > argc then
     return {seq, {'BAD_ARG'}}
   end
+  n = n + 1
+  if n > ORDERS_MAX then return {seq, {'BAD_ARG'}} end
   -- `|`, `;` and `=` delimit the records.
   local ok = #rid > 0 and #rid <= TEXT_MAX and #user > 0 and #user <= TEXT_MAX and #fp > 0 and #fp <= TEXT_MAX
     and not find(rid, '=', 1, true) and not find(rid, ';', 1, true)
     and not find(user, '|', 1, true) and not find(fp, '|', 1, true)
-  local lines, units, seen = '', 0, nil
   local first = at + 4
-  for i = first, first + 2 * (lines_n - 1), 2 do
-    local sku, q = ARGV[i], tonumber(ARGV[i + 1])
-    if not (q and q >= 1 and q <= QUANTITY_MAX and q % 1 == 0) then
-      ok = false
-      break
-    end
-    if lines_n > 1 then
-      seen = seen or {}
+  local lines, sum, seen = nil, 0, count > 1 and {} or nil
+  for i = first, first + 2 * (count - 1), 2 do
+    local sku, text = ARGV[i], ARGV[i + 1]
+    if not find(text, '^[1-9]%d*$') or #text > DIGITS_MAX then ok = false end
+    if seen then
       if seen[sku] then ok = false end
       seen[sku] = true
     end
@@ -66,17 +66,14 @@ while at <= argc do
       skus[#skus + 1] = sku
       sku_at[sku] = #skus
     end
-    lines = (i == first) and (sku .. '=' .. q) or (lines .. ';' .. sku .. '=' .. q)
-    units = units + q
+    lines = lines and (lines .. ';' .. sku .. '=' .. text) or (sku .. '=' .. text)
+    sum = ok and sum + tonumber(text) or 0
   end
-  local n = #orders + 1
-  if n > ORDERS_MAX then return {seq, {'BAD_ARG'}} end
-  orders[n] = {ok, first, lines_n, user .. '|' .. fp .. '|' .. lines .. '|', units}
-  rids[n], users[n] = rid, user
-  at = first + 2 * lines_n
+  rids[n], users[n], firsts[n], counts[n], units[n] = rid, user, first, count, sum
+  bodies[n] = ok and (user .. '|' .. fp .. '|' .. lines .. '|')
+  at = first + 2 * count
 end
-if #orders == 0 then return {seq, {'BAD_ARG'}} end
-if #skus == 0 then skus[1] = '' end
+if n == 0 then return {seq, {'BAD_ARG'}} end
 
 -- Read everything that is written below, so that a wrong type fails before the first write.
 local records = call('HMGET', RSV, unpack(rids))
@@ -86,6 +83,7 @@ local pending = call('HMGET', PENDING, unpack(skus))
 local holds = call('ZCARD', PEND)
 local time = call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local now_text = now .. ''
 for i = 1, #skus do
   if stock[i] then
     stock[i], pending[i] = tonumber(stock[i]), tonumber(pending[i] or '')
@@ -100,11 +98,10 @@ elseif now < opens_at then gate = {'NOT_OPEN', opens_at}
 elseif now >= closes_at then gate = {'ENDED', closes_at} end
 
 -- Decide; `new_*` is what earlier orders of this batch did to the same rid or user.
-local new_record, new_holder, set_rsv, add_pend, set_user, touched = {}, {}, {}, {}, {}, {}
+local new_record, new_holder, set_rsv, add_pend, set_user, touched, w = {}, {}, {}, {}, {}, {}, 0
 local function decide(n)
-  local order, rid, user = orders[n], rids[n], users[n]
-  if not order[1] then return {'BAD_ARG'} end
-  local body = order[4]
+  local body, rid, user = bodies[n], rids[n], users[n]
+  if not body then return {'BAD_ARG'} end
   local record = new_record[rid] or records[n]
   if record then
     local state = sub(record, 1, 1)
@@ -113,52 +110,54 @@ local function decide(n)
     return {'REPLAY', state, tonumber(string.match(record, '^(%d+)|', #body + 2)) or -1}
   end
   if gate then return gate end
-  local holder = new_holder[user] or holders[n]
-  local units = order[5]
+  local holder, sum = new_holder[user] or holders[n], units[n]
   if holder then
     local orders_n, units_n, last = 0, 0, ''
     for held_rid, held_units in string.gmatch(holder, '([^;=]+)=(%d+)') do
       orders_n, units_n, last = orders_n + 1, units_n + tonumber(held_units), held_rid
     end
-    if orders_n + 1 > orders_max or units_n + units > units_max then return {'USER_LIMIT', last} end
-  elseif orders_max < 1 or units > units_max then
+    if orders_n + 1 > orders_max or units_n + sum > units_max then return {'USER_LIMIT', last} end
+  elseif orders_max < 1 or sum > units_max then
     return {'USER_LIMIT', ''}
   end
-  local first, last = order[2], order[2] + 2 * (order[3] - 1)
+  local first, count = firsts[n], counts[n]
+  local last = first + 2 * (count - 1)
   for i = first, last, 2 do
     local have = stock[sku_at[ARGV[i]]]
     if not have then return {'UNKNOWN_SKU', ARGV[i]} end
-    if have < tonumber(ARGV[i + 1]) then return {'SOLD_OUT', ARGV[i], have < 0 and 0 or have} end
+    if have < (count == 1 and sum or tonumber(ARGV[i + 1])) then
+      return {'SOLD_OUT', ARGV[i], have < 0 and 0 or have}
+    end
   end
   if holds >= pend_max then return {'FULL', holds} end
 
   for i = first, last, 2 do
-    local k, q = sku_at[ARGV[i]], tonumber(ARGV[i + 1])
+    local k, q = sku_at[ARGV[i]], count == 1 and sum or tonumber(ARGV[i + 1])
     stock[k], pending[k], touched[k] = stock[k] - q, pending[k] + q, true
   end
   local left = stock[sku_at[ARGV[first]]]
   record = 'P' .. body .. left .. '|'
-  holder = (holder and (holder .. ';') or '') .. rid .. '=' .. units
+  local entry = rid .. '=' .. (count == 1 and ARGV[first + 1] or sum)
+  holder = holder and (holder .. ';' .. entry) or entry
   new_record[rid], new_holder[user] = record, holder
-  local w = #set_rsv
   set_rsv[w + 1], set_rsv[w + 2] = rid, record
   set_user[w + 1], set_user[w + 2] = user, holder
-  add_pend[w + 1], add_pend[w + 2] = now, rid
-  holds = holds + 1
+  add_pend[w + 1], add_pend[w + 2] = now_text, rid
+  w, holds = w + 2, holds + 1
   return {'OK', left}
 end
 
 local reply = {seq}
-for n = 1, #orders do reply[n + 1] = decide(n) end
+for i = 1, n do reply[i + 1] = decide(i) end
 
-if #set_rsv > 0 then
-  local set_stock, set_pending, w = {}, {}, 0
+if w > 0 then
+  local set_stock, set_pending, at_sku = {}, {}, 0
   for k in pairs(touched) do
-    set_stock[w + 1], set_stock[w + 2] = skus[k], stock[k]
-    set_pending[w + 1], set_pending[w + 2] = skus[k], pending[k]
-    w = w + 2
+    set_stock[at_sku + 1], set_stock[at_sku + 2] = skus[k], stock[k]
+    set_pending[at_sku + 1], set_pending[at_sku + 2] = skus[k], pending[k]
+    at_sku = at_sku + 2
   end
-  seq = seq + #set_rsv / 2
+  seq = seq + w / 2
   call('HSET', RSV, unpack(set_rsv))
   call('ZADD', PEND, unpack(add_pend))
   call('HSET', USER, unpack(set_user))

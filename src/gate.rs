@@ -11,11 +11,9 @@ mod truth;
 use std::fmt;
 use std::sync::Arc;
 
-use async_trait::async_trait;
-
 use crate::keys::GateKeys;
 use crate::ledger::Ledger;
-use crate::order::{NewOrder, Order, OrderState};
+use crate::order::{NewOrder, Order};
 use crate::sale::{Activity, ActivityId, Rid, Sku};
 use crate::script::gate::{
     CommitAnswer, GateState, HoldState, Moved, ORDERS_PER_CALL_MAX, OpenAnswer, ReholdAnswer,
@@ -23,6 +21,7 @@ use crate::script::gate::{
 };
 
 pub use connection::Gate;
+pub use truth::{Truth, TruthError};
 
 /// Live orders that one user may have in one activity (invariant D2).
 pub const ORDERS_PER_USER_MAX: i64 = 1;
@@ -110,43 +109,6 @@ pub enum Mismatch {
     NotWarmed,
     /// The sequence number went back: it was rolled back under its run_id.
     SeqWentBack { seen: i64, now: i64 },
-}
-
-/// The database as the gate's rebuild needs it.
-#[async_trait]
-pub trait Truth: Send + Sync + fmt::Debug {
-    async fn activity(&self, id: &ActivityId) -> Result<Option<Activity>, TruthError>;
-
-    /// `gate_epoch = expect_epoch + 1, gate_run_id = run_id WHERE gate_epoch = expect_epoch`; true
-    /// for the one caller whose statement changed the row. That one rebuilds.
-    async fn elect(
-        &self,
-        id: &ActivityId,
-        expect_epoch: i64,
-        run_id: &str,
-    ) -> Result<bool, TruthError>;
-
-    /// Live orders with `rid > after`, at most `limit`, ascending by rid.
-    async fn live_orders(
-        &self,
-        id: &ActivityId,
-        after: Option<Rid>,
-        limit: usize,
-    ) -> Result<Vec<Order>, TruthError>;
-
-    /// The states of those of `rids` that have an order, in any order.
-    async fn states(
-        &self,
-        id: &ActivityId,
-        rids: &[Rid],
-    ) -> Result<Vec<(Rid, OrderState)>, TruthError>;
-}
-
-/// Why the database gave no answer.
-#[derive(Debug, Clone, thiserror::Error)]
-#[error("the database did not answer: {reason}")]
-pub struct TruthError {
-    pub reason: String,
 }
 
 impl fmt::Display for Mismatch {

@@ -1,11 +1,51 @@
-//! The database as the truth that the gate is rebuilt from.
+//! What the gate asks the database.
+
+use std::fmt;
 
 use async_trait::async_trait;
 
-use super::{Truth, TruthError};
 use crate::order::{Order, OrderState};
 use crate::sale::{Activity, ActivityId, Rid};
 use crate::store::{Store, StoreError};
+
+/// The database as the gate's rebuild needs it.
+#[async_trait]
+pub trait Truth: Send + Sync + fmt::Debug {
+    async fn activity(&self, id: &ActivityId) -> Result<Option<Activity>, TruthError>;
+
+    /// `gate_epoch = expect_epoch + 1, gate_run_id = run_id WHERE gate_epoch = expect_epoch`; true
+    /// for the one caller whose statement changed the row. That one rebuilds.
+    async fn elect(
+        &self,
+        id: &ActivityId,
+        expect_epoch: i64,
+        run_id: &str,
+    ) -> Result<bool, TruthError>;
+
+    /// Live orders with `rid > after`, at most `limit`, ascending by rid.
+    async fn live_orders(
+        &self,
+        id: &ActivityId,
+        after: Option<Rid>,
+        limit: usize,
+    ) -> Result<Vec<Order>, TruthError>;
+
+    /// The states of those of `rids` that have an order, in any order.
+    async fn states(
+        &self,
+        id: &ActivityId,
+        rids: &[Rid],
+    ) -> Result<Vec<(Rid, OrderState)>, TruthError>;
+}
+
+/// Why the database gave no answer.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("the database did not answer: {reason}")]
+pub struct TruthError {
+    pub reason: String,
+}
+
+// === impl Truth for Store ===
 
 #[async_trait]
 impl Truth for Store {
