@@ -421,6 +421,25 @@ async fn rehold_takes_what_is_missing_and_nothing_twice() {
 }
 
 #[tokio::test]
+async fn giving_back_one_of_two_orders_frees_its_user_of_that_one_only() {
+    let (server, gate) = one_gate().await;
+    let a = activity(&[("A", 9)]);
+    opened(&server, &gate, &a).await;
+    let [first, second] = ["k1", "k2"].map(|key| new_order(&a, "u", key, &[("A", 1)]));
+    let live = [&first, &second].map(|o| order(&a, o, OrderState::Paid));
+    gate.rehold(&a.id, &live).await.expect("reheld");
+    let released = gate.release(&a.id, &[second.rid], "user").await;
+    released.expect("released");
+    let third = new_order(&a, "u", "k3", &[("A", 1)]);
+    assert_eq!(
+        reserve(&gate, &a, &third).await.expect("refused"),
+        ReserveOutcome::UserLimit {
+            live: Some(first.rid)
+        }
+    );
+}
+
+#[tokio::test]
 async fn only_a_complete_warm_up_opens_and_none_puts_stock_back() {
     let (server, gate) = one_gate().await;
     let a = activity(&[("A", 5)]);
