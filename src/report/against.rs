@@ -1,7 +1,7 @@
 //! This run beside another one: ratios of goodput and latency, and verdicts that changed.
 
 use super::rows::{self, Kind, NO_FIGURE};
-use super::table::{Side, new_table};
+use super::table::{Side, new_table, wrap};
 use crate::run::{Cell, Run, Verdict};
 
 /// A comparison as text, and the gravest verdict that is new.
@@ -66,7 +66,7 @@ pub fn against(this: &Run, other: &Run) -> Against {
         text.push_str("\n\nA ratio is this run divided by the other. One run each: the spread is not known.\n");
     }
     for line in alone.into_iter().chain(differences(this, other)) {
-        text.push_str(&line);
+        text.push_str(&wrap(&line));
         text.push('\n');
     }
     Against { text, worsened }

@@ -23,7 +23,9 @@ const WIDTH: u32 = 520;
 const ROW_HEIGHT: u32 = 46;
 const AXIS_HEIGHT: u32 = 44;
 const LEGEND_HEIGHT: u32 = 26;
-const MARGIN: u32 = 14;
+const MARGIN: u32 = 6;
+/// The last label of an axis is centred on its end: half of `10000` stands beyond.
+const AXIS_LABEL_OVERHANG: u32 = 18;
 const FONT_SIZE: i32 = 18;
 const AXIS_FONT_SIZE: i32 = 16;
 
@@ -72,7 +74,7 @@ pub(super) fn goodput(run: &Run) -> Result<String, ReportError> {
         for (i, cell) in cells.iter().enumerate() {
             let y = middle(cells.len(), i);
             let value = cell.goodput_per_s.unwrap_or(0.0);
-            let corners = [(0.0, y - 0.36), (value, y - 0.02)];
+            let corners = [(0.0, y - 0.38), (value, y - 0.06)];
             chart.draw_series([Rectangle::new(corners, fill(cell))])?;
             if rows::kind(cell) == Kind::Control {
                 chart.draw_series([Rectangle::new(corners, color(cell).stroke_width(2))])?;
@@ -220,7 +222,7 @@ fn ran(run: &Run) -> Vec<&Cell> {
 
 fn height(count: usize) -> u32 {
     let count = u32::try_from(count.max(1)).unwrap_or(1);
-    count * ROW_HEIGHT + AXIS_HEIGHT + MARGIN
+    count * ROW_HEIGHT + AXIS_HEIGHT
 }
 
 /// Where the middle of row `i` is on an axis that goes up from 0 to `count`.
@@ -269,14 +271,18 @@ fn words(color: RGBColor, size: i32, side: HPos) -> TextStyle<'static> {
 
 /// The strategy's name at the left and its figure at the right, above what is drawn for it.
 fn label(root: &Area<'_>, run: &Run, cell: &Cell, y: i32, figure: &str) -> Result<(), DrawError> {
-    let verdict = rows::verdict(cell.safety.verdict);
-    let name = match (rows::kind(cell), cell.safety.verdict) {
-        (Kind::Control, _) => format!("{} (control)", rows::name(run, cell)),
-        (Kind::Judged | Kind::Skipped, Verdict::Ok) => rows::name(run, cell),
-        (Kind::Judged | Kind::Skipped, Verdict::Violated | Verdict::Unknown) => {
-            format!("{} ({verdict})", rows::name(run, cell))
+    let mut name = rows::name(run, cell);
+    // Figures compare only within one class, so a bar beside one of another class names its own.
+    if ran(run).iter().any(|c| c.durability != cell.durability) {
+        name = format!("{name} · {}", cell.durability);
+    }
+    match (rows::kind(cell), cell.safety.verdict) {
+        (Kind::Control, _) => name.push_str(" (control)"),
+        (Kind::Judged | Kind::Skipped, Verdict::Ok) => {}
+        (Kind::Judged | Kind::Skipped, verdict @ (Verdict::Violated | Verdict::Unknown)) => {
+            name = format!("{name} ({})", rows::verdict(verdict));
         }
-    };
+    }
     let (left, right) = (MARGIN as i32, (WIDTH - MARGIN) as i32);
     root.draw(&Text::new(
         name,
@@ -309,8 +315,7 @@ fn builder<'a, 'b>(area: &'a Area<'b>) -> ChartBuilder<'a, 'b, SVGBackend<'b>> {
     let mut builder = ChartBuilder::on(area);
     builder
         .margin_left(MARGIN)
-        .margin_right(MARGIN)
-        .margin_bottom(MARGIN)
+        .margin_right(MARGIN + AXIS_LABEL_OVERHANG)
         .x_label_area_size(AXIS_HEIGHT);
     builder
 }

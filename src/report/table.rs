@@ -1,6 +1,9 @@
 //! The run as two tables for the terminal: what happened, and what it cost.
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use comfy_table::{
+    CellAlignment, ColumnConstraint, ContentArrangement, ContentLineStyle, LineStyle, Table,
+    TableStyle,
+};
 
 use super::rows::{self, Kind, Row};
 use super::words;
@@ -11,27 +14,32 @@ pub(super) const WIDTH_MAX: u16 = 120;
 
 pub(super) fn render(run: &Run) -> String {
     let rows = rows::rows(run);
-    let (_, outcome) = words::outcome(run);
+    let (verdict, says) = words::outcome(run);
     let mut out = String::new();
-    let mut line = |text: &str| {
-        out.push_str(text);
+    let mut paragraph = |text: &str| {
+        out.push_str(&wrap(text));
         out.push('\n');
     };
-    line(&words::load(run));
-    line(&words::origin(run));
+    paragraph(&words::load(run));
+    paragraph(&words::origin(run));
     for why in &run.run.disturbances {
-        line(&format!("DISTURBED, do not compare: {why}"));
+        paragraph(&format!("DISTURBED, do not compare: {why}"));
     }
-    line("");
-    line(&safety(&rows));
-    line("");
-    line(&cost(&rows));
-    line("");
+    paragraph("");
+    paragraph(&safety(&rows));
+    paragraph("");
+    if rows.iter().any(|r| r.kind != Kind::Skipped) {
+        paragraph(&cost(&rows));
+        paragraph("");
+    }
     if rows.iter().any(Row::has_dash) {
-        line(words::DASH);
+        paragraph(words::DASH);
     }
-    line("Figures compare only within one durability class.");
-    line(&outcome);
+    paragraph(
+        "Figures compare only within one durability class. CPU is per booked order; server is \
+         Redis or ZooKeeper.",
+    );
+    paragraph(&format!("{}: {says}", rows::verdict(verdict)));
     out
 }
 
@@ -39,13 +47,13 @@ fn safety(rows: &[Row<'_>]) -> String {
     let mut table = new_table(&[
         ("strategy", Side::Left),
         ("guard", Side::Left),
-        ("booked/stock", Side::Right),
-        ("sold out", Side::Right),
-        ("already", Side::Right),
+        ("booked\n/stock", Side::Right),
+        ("sold\nout", Side::Right),
+        ("already\nbought", Side::Right),
         ("busy", Side::Right),
         ("unknown", Side::Right),
         ("verdict", Side::Left),
-        ("", Side::Left),
+        ("", Side::Wrapped),
     ]);
     for row in rows {
         table.add_row(vec![
@@ -67,14 +75,14 @@ fn cost(rows: &[Row<'_>]) -> String {
     let mut table = new_table(&[
         ("strategy", Side::Left),
         ("durability", Side::Left),
-        ("goodput/s", Side::Right),
-        ("p50 ms", Side::Right),
-        ("p90 ms", Side::Right),
-        ("p99 ms", Side::Right),
-        ("max ms", Side::Right),
-        ("CPU µs/order:\nservice", Side::Right),
-        ("\nserver", Side::Right),
-        ("\ndatabase", Side::Right),
+        ("goodput\n/s", Side::Right),
+        ("p50\nms", Side::Right),
+        ("p90\nms", Side::Right),
+        ("p99\nms", Side::Right),
+        ("max\nms", Side::Right),
+        ("CPU µs\nservice", Side::Right),
+        ("CPU µs\nserver", Side::Right),
+        ("CPU µs\ndatabase", Side::Right),
         ("verdict", Side::Left),
     ]);
     for row in rows.iter().filter(|r| r.kind != Kind::Skipped) {
@@ -95,31 +103,72 @@ fn cost(rows: &[Row<'_>]) -> String {
     table.trim_fmt()
 }
 
-/// On which side a column's text stands: figures right, so that their digits line up.
+/// How a column's text stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
     Left,
+    /// Figures, so that their digits line up.
     Right,
+    /// Sentences: the only columns that give way when the table is too wide.
+    Wrapped,
 }
 
-/// An empty table without colour or vertical lines; what does not fit is wrapped.
+/// An empty table without colour, and without lines but the one under its head.
 pub(super) fn new_table(columns: &[(&str, Side)]) -> Table {
+    let style = TableStyle::new()
+        .header_lines(ContentLineStyle::none())
+        .header_separator(LineStyle::none().fill('─').junction('─'))
+        .content_lines(ContentLineStyle::none());
     let mut table = Table::new();
     table
-        .load_style(presets::UTF8_HORIZONTAL_ONLY)
+        .load_style(style)
         .set_content_arrangement(ContentArrangement::Dynamic)
         .force_no_tty()
         .set_width(WIDTH_MAX)
         .set_header(columns.iter().map(|(name, _)| *name));
     for (i, (_, side)) in columns.iter().enumerate() {
-        if let Some(column) = table.column_mut(i) {
-            column.set_padding((0, 2)).set_cell_alignment(match side {
-                Side::Left => CellAlignment::Left,
-                Side::Right => CellAlignment::Right,
-            });
-        }
+        let Some(column) = table.column_mut(i) else {
+            continue;
+        };
+        column.set_padding((0, 2));
+        match side {
+            Side::Left => column.set_constraint(ColumnConstraint::ContentWidth),
+            Side::Right => {
+                column.set_cell_alignment(CellAlignment::Right);
+                column.set_constraint(ColumnConstraint::ContentWidth)
+            }
+            Side::Wrapped => column,
+        };
     }
     table
+}
+
+/// Breaks lines that are too long between words; a table's lines fit already and stay as they are.
+pub(super) fn wrap(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for (i, line) in text.split('\n').enumerate() {
+        if i > 0 {
+            out.push('\n');
+        }
+        if line.chars().count() <= usize::from(WIDTH_MAX) {
+            out.push_str(line);
+            continue;
+        }
+        let mut width = 0;
+        for word in line.split(' ') {
+            let length = word.chars().count();
+            if width > 0 && width + 1 + length > usize::from(WIDTH_MAX) {
+                out.push('\n');
+                width = 0;
+            } else if width > 0 {
+                out.push(' ');
+                width += 1;
+            }
+            out.push_str(word);
+            width += length;
+        }
+    }
+    out
 }
 
 #[cfg(test)]
@@ -190,8 +239,7 @@ mod tests {
         }
         run.results[1].skipped = Some("a long reason ".repeat(20));
         let text = render(&run);
-        let tables = text.lines().filter(|l| !l.starts_with('–'));
-        for line in tables.skip(2) {
+        for line in text.lines() {
             assert!(line.chars().count() <= usize::from(WIDTH_MAX), "{line}");
         }
     }

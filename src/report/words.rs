@@ -60,7 +60,7 @@ pub(super) fn outcome(run: &Run) -> (Verdict, String) {
             return (Verdict::Unknown, "No strategy was judged.".to_string());
         }
         Verdict::Ok => format!("Held: {}.", with(Verdict::Ok)),
-        Verdict::Violated => format!("Violated: {}.", with(Verdict::Violated)),
+        Verdict::Violated => format!("Did not hold: {}.", with(Verdict::Violated)),
         Verdict::Unknown => format!("Not decided: {}.", with(Verdict::Unknown)),
     };
     if skipped > 0 {
@@ -73,8 +73,8 @@ pub(super) fn outcome(run: &Run) -> (Verdict, String) {
 pub(super) fn load(run: &Run) -> String {
     let plan = &run.run.plan;
     format!(
-        "{} buyers for {} units, {} at once, over HTTP to {} service {} on {}; {} % click twice \
-         with the same key, {} % with another key; rate limits {}.",
+        "{} buyers for {} units, {} at once, over HTTP to {} service {} on {}; {}\u{a0}% click twice \
+         with the same key, {}\u{a0}% with another key; rate limits {}.",
         plan.users,
         plan.stock,
         plan.concurrency,
@@ -85,10 +85,15 @@ pub(super) fn load(run: &Run) -> String {
             "processes"
         },
         plan.database,
-        rows::figure(plan.same_key_share * 100.0),
-        rows::figure(plan.other_key_share * 100.0),
+        percent(plan.same_key_share),
+        percent(plan.other_key_share),
         if plan.limits_on { "on" } else { "off" },
     )
+}
+
+/// A share, 0-1, in percent to one decimal.
+fn percent(share: f64) -> f64 {
+    (share * 1000.0).round() / 10.0
 }
 
 /// Where and when, in one line: profile, seed, commit, start.
@@ -116,7 +121,10 @@ mod tests {
             )
         );
         run.results[0].safety.verdict = Verdict::Violated;
-        assert_eq!(outcome(&run).1, "Violated: redis-set-nx. Skipped: 1 of 7.");
+        assert_eq!(
+            outcome(&run).1,
+            "Did not hold: redis-set-nx. Skipped: 1 of 7."
+        );
         run.results.retain(|c| c.control);
         assert_eq!(
             outcome(&run).0,
@@ -130,7 +138,7 @@ mod tests {
         assert_eq!(
             load(&sample::run()),
             "2000 buyers for 200 units, 64 at once, over HTTP to 2 service processes on postgres; \
-             10.0 % click twice with the same key, 5.00 % with another key; rate limits off."
+             10\u{a0}% click twice with the same key, 5\u{a0}% with another key; rate limits off."
         );
     }
 }
