@@ -57,3 +57,6 @@ pub mod run;
 
 /// A run as JSON, Markdown or HTML.
 pub mod report;
+
+/// One comparison: real servers, every strategy under the same burst.
+pub mod bench;

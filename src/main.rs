@@ -8,6 +8,7 @@ use serde::Serialize;
 use tokio::net::TcpListener;
 
 use flashlock::app::App;
+use flashlock::bench::command::{CompareArgs, compare};
 use flashlock::config::{Config, Role};
 use flashlock::flow::Flow;
 use flashlock::http;
@@ -29,6 +30,8 @@ struct Cli {
 enum Command {
     /// The REST service.
     Serve(ServiceOptions),
+    /// Compare the strategies on real servers and say which held.
+    Compare(Box<CompareArgs>),
     /// Real servers on free ports: up, down, status.
     Lab {
         #[command(subcommand)]
@@ -124,6 +127,7 @@ async fn run(command: Command) -> Result<ExitCode, Failed> {
             Ok(config) => migrate(config).await?,
             Err(usage) => return Ok(usage),
         },
+        Command::Compare(args) => return Ok(compare(*args).await),
         Command::Lab { command } => return Ok(lab::command::run(command).await?),
     }
     Ok(ExitCode::SUCCESS)

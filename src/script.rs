@@ -1,6 +1,7 @@
 //! Every Lua file, one typed function each: the only place that knows the order of KEYS and ARGV.
 
 /// The scripts of the gate.
+pub mod calibrate;
 pub mod gate;
 
 /// The scripts of a lock in Redis.

@@ -1,0 +1,416 @@
+//! One strategy under the run's load: fresh services, a fresh activity, a burst, and what the stores
+//! say afterwards.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::buyer;
+use super::check::{self, Evidence, Reading};
+use super::client::{ClientError, Operator};
+use super::cpu::{self, CpuReading};
+use super::history;
+use super::load::{self, Burst, ClickEnd, LoadError, OnEnd, Target};
+use super::plan::{LoadPlan, Plan, Servers};
+use super::progress::Step;
+use super::read;
+use super::service::{ServiceError, ServiceSpec, Services};
+use crate::lab::{Lab, ServerId};
+use crate::run::{Cell, CpuPerOrder, Quantiles, Safety};
+use crate::sale::ActivityId;
+use crate::strategy::Strategy;
+
+/// The control oversells by chance; so often it gets another.
+pub const CONTROL_BURSTS_MAX: u32 = 5;
+/// Buyers of a burst that warms up, and its stock.
+const WARM_UP_USERS: u32 = 200;
+const WARM_UP_STOCK: i64 = 40;
+/// A load generator that uses more of one core measures itself.
+const GENERATOR_CORE_MAX: f64 = 0.85;
+/// Two bursts that differ by less are alike: the cost of an order is flat.
+const FLAT: f64 = 0.10;
+
+/// What one cell is measured with.
+#[derive(Debug, Clone, Copy)]
+pub struct Bench<'a> {
+    pub plan: &'a Plan,
+    /// With the database of this cell.
+    pub servers: &'a Servers,
+    /// `None` when the servers are not ours: then their CPU time is not known.
+    pub lab: Option<&'a Lab>,
+    pub logs: &'a std::path::Path,
+    pub durability: &'static str,
+}
+
+/// Why a strategy was not measured.
+#[derive(Debug, thiserror::Error)]
+pub enum CellError {
+    /// What to install or start.
+    #[error("{0}")]
+    Unavailable(String),
+    #[error(transparent)]
+    Service(#[from] ServiceError),
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    #[error("the history could not be written: {0}")]
+    History(#[source] std::io::Error),
+    #[error("{0} service processes ended in the middle of the sale")]
+    ServiceDied(usize),
+}
+
+/// A row of the report.
+#[derive(Debug)]
+pub struct Measured {
+    pub cell: Cell,
+    /// Why its figures should not be compared.
+    pub disturbances: Vec<String>,
+}
+
+/// The processes whose CPU time is read.
+struct Cpu {
+    generator: Option<CpuReading>,
+    service: Option<CpuReading>,
+    redis: Option<CpuReading>,
+    zookeeper: Option<CpuReading>,
+    database: Option<CpuReading>,
+}
+
+/// A burst and what the stores said after it.
+struct Trial {
+    burst: Burst,
+    safety: Safety,
+    cpu: (Cpu, Cpu),
+    /// CPU time of this process during the burst, in microseconds.
+    generator_us: u64,
+}
+
+// === impl Bench ===
+
+impl Bench<'_> {
+    /// Runs the strategy. An `Err` says why there is nothing to report.
+    pub async fn run(&self, strategy: Strategy, step: &Step) -> Result<Measured, CellError> {
+        let spec = ServiceSpec {
+            binary: self.plan.service.clone(),
+            servers: self.servers.clone(),
+            logs: self.logs.to_path_buf(),
+            name: strategy.name().to_string(),
+        };
+        step.now("creating tables");
+        spec.migrate().await?;
+        step.now("starting services");
+        let services = spec.start(self.plan.instances).await?;
+        let measured = self.measure(strategy, &services, step).await;
+        step.now("stopping services");
+        let died = services.ended();
+        let in_time = services.stop().await;
+        let measured = measured?;
+        if died > 0 {
+            return Err(CellError::ServiceDied(died));
+        }
+        if !in_time {
+            tracing::warn!(strategy = %strategy.name(), "a service had to be killed at the end");
+        }
+        Ok(measured)
+    }
+
+    async fn measure(
+        &self,
+        strategy: Strategy,
+        services: &Services,
+        step: &Step,
+    ) -> Result<Measured, CellError> {
+        let load = &self.plan.load;
+        let client = load::client(load.concurrency, &load.patience)?;
+        let operator = Operator::of(&client, &services.urls()[0]);
+        let name = strategy.name().to_string();
+        if let Some(why) = operator.unavailable().await?.remove(&name).flatten() {
+            return Err(CellError::Unavailable(why));
+        }
+        self.warm_up(strategy, services, &client, step).await?;
+        let bursts_max = match strategy.is_control() {
+            true => CONTROL_BURSTS_MAX,
+            false => 1,
+        };
+        let mut bursts = 1;
+        let trial = loop {
+            let trial = self.trial(strategy, services, &client, step).await?;
+            if bursts == bursts_max || trial.safety.oversold > 0 || !strategy.is_control() {
+                break trial;
+            }
+            bursts += 1;
+        };
+        let disturbances = disturbances(strategy, &trial);
+        Ok(Measured {
+            cell: self.cell(strategy, trial, bursts),
+            disturbances,
+        })
+    }
+
+    /// Bursts that are not counted, until two in a row cost the same.
+    async fn warm_up(
+        &self,
+        strategy: Strategy,
+        services: &Services,
+        client: &reqwest::Client,
+        step: &Step,
+    ) -> Result<(), CellError> {
+        let load = LoadPlan {
+            users: WARM_UP_USERS.min(self.plan.load.users),
+            stock: WARM_UP_STOCK.min(self.plan.load.stock),
+            ..self.plan.load.clone()
+        };
+        let mut before: Option<Duration> = None;
+        for round in 0..self.plan.profile.warm_ups_max() {
+            step.now("warming up");
+            let seed = self.plan.seed.wrapping_add(u64::from(round) + 1);
+            let clicks = buyer::clicks(&load, seed, services.urls().len());
+            let silent: OnEnd = Arc::new(|_| ());
+            let (_, target) = self.open(strategy, services, client, load.stock).await?;
+            let burst = load::burst(client, &target, &load, &clicks, silent).await;
+            let now = burst.elapsed;
+            let flat =
+                |before: Duration| now.abs_diff(before).as_secs_f64() < FLAT * before.as_secs_f64();
+            if before.is_some_and(flat) {
+                break;
+            }
+            before = Some(now);
+        }
+        Ok(())
+    }
+
+    /// A fresh activity that is open, with connections to every instance.
+    async fn open(
+        &self,
+        strategy: Strategy,
+        services: &Services,
+        client: &reqwest::Client,
+        stock: i64,
+    ) -> Result<(ActivityId, Target), CellError> {
+        let operator = Operator::of(client, &services.urls()[0]);
+        let activity = operator.open_activity(self.plan, strategy, stock).await?;
+        let target = Target {
+            instances: services.urls().to_vec(),
+            activity: activity.to_string(),
+            sku: Plan::sku().to_string(),
+        };
+        load::connect(client, &target, self.plan.load.concurrency).await?;
+        Ok((activity, target))
+    }
+
+    /// The burst that counts, and its judgement.
+    async fn trial(
+        &self,
+        strategy: Strategy,
+        services: &Services,
+        client: &reqwest::Client,
+        step: &Step,
+    ) -> Result<Trial, CellError> {
+        let load = &self.plan.load;
+        let clicks = buyer::clicks(load, self.plan.seed, services.urls().len());
+        step.expect(
+            clicks.len(),
+            &format!("{} buyers, {} units", load.users, load.stock),
+        );
+        let ticking = step.clone();
+        let on_end: OnEnd = Arc::new(move |_| ticking.tick());
+        let (activity, target) = self.open(strategy, services, client, load.stock).await?;
+        let before = self.cpu(services);
+        let burst = load::burst(client, &target, load, &clicks, on_end).await;
+        let generator = cpu::read(&[std::process::id()]);
+        step.now("reading the stores");
+        let gate_url = match strategy {
+            Strategy::RedisLua => self.servers.redis_url.as_deref(),
+            Strategy::RedisSetNx
+            | Strategy::Redlock
+            | Strategy::Zookeeper
+            | Strategy::DbUniqueInsert
+            | Strategy::DbConditionalUpdate
+            | Strategy::NoLock => None,
+        };
+        if let Some(url) = gate_url {
+            read::rest(url, &activity).await;
+        }
+        let after = self.cpu(services);
+        let gate = match gate_url {
+            Some(url) => read::gate(url, &activity).await,
+            None => Reading::NotUsed,
+        };
+        let database = match &self.servers.database_url {
+            Some(url) => read::database(url, &activity).await,
+            None => Reading::Failed("there is no database".to_string()),
+        };
+        let safety = check::judge(&Evidence {
+            activity: &activity,
+            database: &database,
+            gate: &gate,
+            acknowledged: &burst.booked,
+            asked: &buyer::asked(&clicks),
+        });
+        self.keep_history(strategy, &activity, &burst)?;
+        Ok(Trial {
+            burst,
+            safety,
+            generator_us: match (&before.generator, &generator) {
+                (Some(before), Some(after)) => cpu::between(before, after),
+                (None | Some(_), _) => 0,
+            },
+            cpu: (before, after),
+        })
+    }
+
+    fn keep_history(
+        &self,
+        strategy: Strategy,
+        activity: &ActivityId,
+        burst: &Burst,
+    ) -> Result<(), CellError> {
+        let name = strategy.name().to_string();
+        let sku = Plan::sku().to_string();
+        let head = history::Head {
+            layer: "run",
+            strategy: &name,
+            activity: activity.as_str(),
+            seed: self.plan.seed,
+            sku: &sku,
+            stock: self.plan.load.stock,
+        };
+        let path = self.plan.out.join("history").join(format!("{name}.jsonl"));
+        history::write(&path, &head, &burst.events).map_err(CellError::History)
+    }
+
+    fn cpu(&self, services: &Services) -> Cpu {
+        let of = |kinds: &[&str]| {
+            let pids: Vec<u32> = self
+                .lab?
+                .pids()
+                .into_iter()
+                .filter(|(id, _): &(ServerId, _)| kinds.contains(&id.kind()))
+                .flat_map(|(_, pids)| pids)
+                .collect();
+            cpu::read(&pids)
+        };
+        Cpu {
+            generator: cpu::read(&[std::process::id()]),
+            service: cpu::read(&services.pids()),
+            redis: of(&["redis", "redlock"]),
+            zookeeper: of(&["zookeeper"]),
+            database: of(&["postgres", "mariadb"]),
+        }
+    }
+
+    fn cell(&self, strategy: Strategy, trial: Trial, bursts: u32) -> Cell {
+        let Trial {
+            burst,
+            mut safety,
+            cpu,
+            generator_us: _,
+        } = trial;
+        let booked = u64::try_from(burst.booked.len()).unwrap_or(u64::MAX);
+        if strategy.is_control()
+            && let Some(s1) = safety.findings.first_mut()
+        {
+            // That it does is what it is there for.
+            s1.says += &match (safety.oversold > 0, bursts) {
+                (true, 1) => "; seen in the first burst".to_string(),
+                (true, n) => format!("; seen in burst {n}, not in those before"),
+                (false, n) => format!("; not seen in {n} bursts"),
+            };
+        }
+        Cell {
+            attempts: burst.attempts,
+            booked,
+            sold_out: burst.count(ClickEnd::SoldOut),
+            already_purchased: burst.count(ClickEnd::AlreadyPurchased),
+            limited: burst.count(ClickEnd::Limited),
+            busy: burst.count(ClickEnd::Busy),
+            unknown: burst.count(ClickEnd::Unknown),
+            unexpected: burst.count(ClickEnd::Unexpected),
+            elapsed_s: burst.elapsed.as_secs_f64(),
+            goodput_per_s: per(booked, burst.elapsed.as_secs_f64()),
+            latency_ms: burst.latency.quantiles(),
+            cpu_us_per_order: cpu_per_order(&cpu.0, &cpu.1, booked),
+            answers: burst.answers,
+            safety,
+            ..self.blank(strategy)
+        }
+    }
+
+    /// A row without a result: everything zero, nothing known.
+    pub fn blank(&self, strategy: Strategy) -> Cell {
+        let plan = self.plan;
+        Cell {
+            strategy: strategy.name().to_string(),
+            database: plan.database.as_str().to_string(),
+            guard: plan.guard.as_str().to_string(),
+            batch_max: plan.batch_max,
+            instances: u64::from(plan.instances),
+            durability: self.durability.to_string(),
+            control: strategy.is_control(),
+            stock: u64::try_from(plan.load.stock).unwrap_or(0),
+            attempts: 0,
+            booked: 0,
+            sold_out: 0,
+            already_purchased: 0,
+            limited: 0,
+            busy: 0,
+            unknown: 0,
+            unexpected: 0,
+            answers: std::collections::BTreeMap::new(),
+            elapsed_s: 0.0,
+            goodput_per_s: None,
+            latency_ms: Quantiles::default(),
+            cpu_us_per_order: CpuPerOrder::default(),
+            safety: check::undecided("not run"),
+            skipped: None,
+        }
+    }
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "microseconds of one run are far below 2^52"
+)]
+fn disturbances(strategy: Strategy, trial: &Trial) -> Vec<String> {
+    let name = strategy.name();
+    let mut found = Vec::new();
+    let core = trial.generator_us as f64 / 1e6 / trial.burst.elapsed.as_secs_f64().max(1e-9);
+    if core > GENERATOR_CORE_MAX {
+        found.push(format!(
+            "{name}: the load generator used {:.0} % of a core, so its own speed is part of the figures",
+            core * 100.0
+        ));
+    }
+    if let Some(first) = trial.burst.surprises.first() {
+        found.push(format!(
+            "{name}: {} answers outside the contract, such as {first}",
+            trial.burst.count(ClickEnd::Unexpected)
+        ));
+    }
+    found
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "orders of one run are far below 2^52"
+)]
+fn per(n: u64, of: f64) -> Option<f64> {
+    (of > 0.0).then(|| n as f64 / of)
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "microseconds of one run are far below 2^52"
+)]
+fn cpu_per_order(before: &Cpu, after: &Cpu, booked: u64) -> CpuPerOrder {
+    let each = |before: &Option<CpuReading>, after: &Option<CpuReading>| {
+        let (before, after) = (before.as_ref()?, after.as_ref()?);
+        per(cpu::between(before, after), booked as f64)
+    };
+    CpuPerOrder {
+        service: each(&before.service, &after.service),
+        redis: each(&before.redis, &after.redis),
+        zookeeper: each(&before.zookeeper, &after.zookeeper),
+        database: each(&before.database, &after.database),
+    }
+}
