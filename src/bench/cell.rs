@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::buyer;
 use super::check::{self, Evidence, Reading};
-use super::client::{ClientError, Operator};
+use super::client::{ClientError, Opened, Operator};
 use super::cpu::{self, CpuReading};
 use super::history;
 use super::load::{self, Burst, ClickEnd, LoadError, OnEnd, Target};
@@ -78,6 +78,7 @@ struct Cpu {
 
 /// A burst and what the stores said after it.
 struct Trial {
+    guard: String,
     burst: Burst,
     safety: Safety,
     cpu: (Cpu, Cpu),
@@ -186,12 +187,12 @@ impl Bench<'_> {
         services: &Services,
         client: &reqwest::Client,
         stock: i64,
-    ) -> Result<(ActivityId, Target), CellError> {
+    ) -> Result<(Opened, Target), CellError> {
         let operator = Operator::of(client, &services.urls()[0]);
         let activity = operator.open_activity(self.plan, strategy, stock).await?;
         let target = Target {
             instances: services.urls().to_vec(),
-            activity: activity.to_string(),
+            activity: activity.id.to_string(),
             sku: Plan::sku().to_string(),
         };
         load::connect(client, &target, self.plan.load.concurrency).await?;
@@ -214,7 +215,13 @@ impl Bench<'_> {
         );
         let ticking = step.clone();
         let on_end: OnEnd = Arc::new(move |_| ticking.tick());
-        let (activity, target) = self.open(strategy, services, client, load.stock).await?;
+        let (
+            Opened {
+                id: activity,
+                guard,
+            },
+            target,
+        ) = self.open(strategy, services, client, load.stock).await?;
         let before = self.cpu(services);
         let burst = load::burst(client, &target, load, &clicks, on_end).await;
         let generator = cpu::read(&[std::process::id()]);
@@ -249,6 +256,7 @@ impl Bench<'_> {
         });
         self.keep_history(strategy, &activity, &burst)?;
         Ok(Trial {
+            guard,
             burst,
             safety,
             generator_us: match (&before.generator, &generator) {
@@ -301,6 +309,7 @@ impl Bench<'_> {
 
     fn cell(&self, strategy: Strategy, trial: Trial, bursts: u32) -> Cell {
         let Trial {
+            guard,
             burst,
             mut safety,
             cpu,
@@ -318,6 +327,7 @@ impl Bench<'_> {
             };
         }
         Cell {
+            guard,
             attempts: burst.attempts,
             booked,
             sold_out: burst.count(ClickEnd::SoldOut),

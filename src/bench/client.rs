@@ -40,9 +40,12 @@ pub enum ClientError {
     },
 }
 
-#[derive(Debug, Deserialize)]
-struct Created {
-    id: ActivityId,
+/// An activity that is open.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Opened {
+    pub id: ActivityId,
+    /// As the service set it.
+    pub guard: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -68,24 +71,24 @@ impl Operator {
         }
     }
 
-    /// Creates, warms up and opens a fresh activity of `stock` units; answers its id.
+    /// Creates, warms up and opens a fresh activity of `stock` units.
     pub async fn open_activity(
         &self,
         plan: &Plan,
         strategy: Strategy,
         stock: i64,
-    ) -> Result<ActivityId, ClientError> {
+    ) -> Result<Opened, ClientError> {
         let body = activity(plan, strategy, stock);
         let create = self.client.post(format!("{}/v1/activities", self.url));
-        let created: Created = read("create the activity", create.json(&body)).await?;
-        let id = created.id;
+        let created: Opened = read("create the activity", create.json(&body)).await?;
+        let id = &created.id;
         let step = |name: &str| {
             self.client
                 .post(format!("{}/v1/activities/{id}/{name}", self.url))
         };
         let _state: Value = read("warm up the activity", step("warm-up")).await?;
         let _state: Value = read("open the activity", step("open")).await?;
-        Ok(id)
+        Ok(created)
     }
 
     /// By strategy: why it cannot be used here, `None` when it can.
@@ -110,7 +113,6 @@ fn activity(plan: &Plan, strategy: Strategy, stock: i64) -> Value {
     let mut body = json!({
         "strategy": strategy.name().as_str(),
         "skus": [{"sku": Plan::sku().as_str(), "stock": stock}],
-        "guard": plan.guard.as_str(),
         "batch_max": plan.batch_max,
         "units_per_user_max": 1,
         "lock": {
@@ -122,10 +124,24 @@ fn activity(plan: &Plan, strategy: Strategy, stock: i64) -> Value {
             },
         },
     });
+    if has_lock(strategy) {
+        body["guard"] = plan.guard.as_str().into();
+    }
     if plan.limits == LimitsMode::On {
         body["limits"] = limits(stock);
     }
     body
+}
+
+/// Whether the strategy has a lease that a guard could honour.
+fn has_lock(strategy: Strategy) -> bool {
+    match strategy {
+        Strategy::RedisSetNx
+        | Strategy::Redlock
+        | Strategy::Zookeeper
+        | Strategy::DbUniqueInsert => true,
+        Strategy::DbConditionalUpdate | Strategy::RedisLua | Strategy::NoLock => false,
+    }
 }
 
 /// Twice the stock at once and then a trickle, as a shop would let in; three clicks a user.

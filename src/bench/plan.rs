@@ -250,9 +250,9 @@ impl Profile {
 
     pub fn stock(self) -> i64 {
         match self {
-            Self::Quick => 200,
-            Self::Standard => 2_000,
-            Self::Thorough => 6_000,
+            Self::Quick => 300,
+            Self::Standard => 3_000,
+            Self::Thorough => 9_000,
         }
     }
 

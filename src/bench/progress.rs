@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-use crate::run::{Cell, Verdict};
+use crate::run::{Cell, Finding, Verdict};
 
 /// A spinner that moves shows that the program lives.
 const TICK: Duration = Duration::from_millis(120);
@@ -123,7 +123,11 @@ pub fn summary(cell: &Cell) -> String {
         ),
         (Verdict::Ok, _) => "held".to_string(),
         (Verdict::Violated, false) => "VIOLATED".to_string(),
-        (Verdict::Unknown, _) => "unknown".to_string(),
+        (Verdict::Unknown, _) => {
+            let unknown = |f: &&Finding| f.verdict == Verdict::Unknown;
+            let why = cell.safety.findings.iter().find(unknown);
+            format!("unknown: {}", why.map_or("", |f| f.says.as_str()))
+        }
     };
     format!(
         "{} of {} booked in {:.1} s, {goodput} orders/s, {verdict}",
