@@ -13,6 +13,7 @@ use flashlock::config::{Config, Role};
 use flashlock::flow::Flow;
 use flashlock::http;
 use flashlock::lab::{self, command::LabCommand};
+use flashlock::report::{self, command::ReportArgs};
 use flashlock::store::{Store, StoreOptions};
 
 /// The exit code of a usage error, as clap has it.
@@ -32,6 +33,8 @@ enum Command {
     Serve(ServiceOptions),
     /// Compare the strategies on real servers and say which held.
     Compare(Box<CompareArgs>),
+    /// Render a stored run again, or against another.
+    Report(ReportArgs),
     /// Real servers on free ports: up, down, status.
     Lab {
         #[command(subcommand)]
@@ -128,6 +131,7 @@ async fn run(command: Command) -> Result<ExitCode, Failed> {
             Err(usage) => return Ok(usage),
         },
         Command::Compare(args) => return Ok(compare(*args).await),
+        Command::Report(args) => return Ok(report::command::run(&args)?),
         Command::Lab { command } => return Ok(lab::command::run(command).await?),
     }
     Ok(ExitCode::SUCCESS)
