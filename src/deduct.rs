@@ -3,6 +3,7 @@
 mod conditional;
 mod locked;
 pub mod replay;
+mod stopped;
 
 use async_trait::async_trait;
 

@@ -15,6 +15,9 @@ use crate::clock::Instant;
 use crate::keys::LockKey;
 use crate::sale::{Activity, Watchdog};
 
+/// A grant's token is what the store checks, so it is the store's word.
+pub use crate::store::Fence;
+
 /// What a caller asks of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
@@ -80,15 +83,6 @@ pub trait Guard: Send + Sync + 'static {
     /// # Cancel safety
     /// Dropped half way, the release goes on in the background.
     fn release(self) -> impl Future<Output = Released> + Send;
-}
-
-/// Where the fencing token of a grant comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fence {
-    /// The lock's own, higher with every grant.
-    Token(i64),
-    /// The lock has none; the store issues it with the claim (`fence = fence + 1`).
-    IssuedByStore,
 }
 
 /// What a release came to.

@@ -23,7 +23,7 @@ pub use final_state::{FinalOrder, FinalSku, FinalState, LedgerRow, OutboxRow};
 pub use lock_row::{LockRows, RowGrant};
 pub use order::{Found, Lookup};
 pub use payment::{Payment, PaymentOutcome};
-pub use stock::{Claim, Claimed, ClaimedSku};
+pub use stock::{Claim, Claimed, ClaimedSku, Fence};
 
 /// Longest wait for a free connection, and for a connection to be made.
 const ACQUIRE_WAIT: Duration = Duration::from_secs(3);

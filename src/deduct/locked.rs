@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 
 use super::replay::{after_conflict, closed_endings, failed};
+use super::stopped::Stopped;
 use super::{Closed, Contention, Deduct, DeductError, Ending};
 use crate::keys::LockKey;
 use crate::lock::{AcquireError, Guarantees, Guard, Lock, Released, Terms};
@@ -26,21 +27,6 @@ pub struct Locked<L> {
 struct Seen {
     available: i64,
     claim: Option<Claim>,
-}
-
-/// Why the critical section ended without an ending.
-#[derive(Debug)]
-enum Stopped {
-    Contention(Contention),
-    /// A younger claim is in the store; its token.
-    FencedOut(i64),
-    Store(StoreError),
-}
-
-impl From<StoreError> for Stopped {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
-    }
 }
 
 /// Tries of the critical section under one grant, after deadlocks.
@@ -391,28 +377,6 @@ impl<L: Lock> Deduct for Locked<L> {
         .await;
         self.leave(activity, guard).await;
         closed
-    }
-}
-
-// === impl Stopped ===
-
-impl Stopped {
-    fn into_ending(self) -> Result<Ending, DeductError> {
-        match self {
-            Self::Contention(why) => Ok(Ending::Busy(why)),
-            Self::FencedOut(_) => Ok(Ending::Busy(Contention::FencedOut)),
-            Self::Store(error) => super::replay::store_ending(error),
-        }
-    }
-
-    fn into_error(self) -> DeductError {
-        match self.into_ending() {
-            Ok(ending) => DeductError::Unavailable {
-                server: "lock",
-                reason: format!("nothing was closed: {ending:?}"),
-            },
-            Err(error) => error,
-        }
     }
 }
 

@@ -6,8 +6,16 @@ use sqlx::Row;
 
 use super::activity::text;
 use super::{Dialect, Store, StoreError, Tx, query};
-use crate::lock::Fence;
 use crate::sale::{ActivityId, Sku};
+
+/// Where the fencing token of a grant comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fence {
+    /// The lock's own, higher with every grant.
+    Token(i64),
+    /// The lock has none; the store issues it with the claim (`fence = fence + 1`).
+    IssuedByStore,
+}
 
 /// The right to write one SKU's stock: the pair that the claim left in the row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
