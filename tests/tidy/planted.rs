@@ -153,7 +153,7 @@ fn what_stands_outside_its_home_is_seen() {
             "const S: &str = \"DELETE FROM a\";",
         ),
         (
-            "only http/error.rs knows status codes",
+            "only http/error.rs and http.rs know status codes",
             "src/http/error.rs",
             "use axum::http::StatusCode;",
         ),

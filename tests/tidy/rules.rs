@@ -36,9 +36,14 @@ pub const HOMES: [Home; 6] = [
         finds: |s| strings(s, is_sql),
     },
     Home {
-        rule: "only http/error.rs knows status codes",
-        // The bench reads answers as a buyer does.
-        allowed: &["src/http/error.rs", "src/bench.rs", "src/bench/"],
+        rule: "only http/error.rs and http.rs know status codes",
+        // http.rs has 200, 201 and 202, which are no errors; the bench reads answers as a buyer does.
+        allowed: &[
+            "src/http/error.rs",
+            "src/http.rs",
+            "src/bench.rs",
+            "src/bench/",
+        ],
         to_do: "answer with a problem or a constructor of http/error.rs",
         finds: |s| code(s, "StatusCode"),
     },
