@@ -4,7 +4,7 @@ use crate::{Breach, Source};
 
 /// A module, and what it may use; it stands below everything it uses, so the arrows cannot run in a
 /// circle. `lib` only lists modules.
-pub const MAY_USE: [(&str, &str); 23] = [
+pub(crate) const MAY_USE: [(&str, &str); 23] = [
     ("sale", ""),
     ("clock", ""),
     ("run", ""),
@@ -52,7 +52,7 @@ pub const MAY_USE: [(&str, &str); 23] = [
 ];
 
 /// What the table above must never be loosened to, each with its reason.
-pub const NEVER: [(&str, &str, &str); 6] = [
+pub(crate) const NEVER: [(&str, &str, &str); 6] = [
     (
         "flow",
         "http",
@@ -86,15 +86,15 @@ pub const NEVER: [(&str, &str, &str); 6] = [
 ];
 
 /// What serves buyers; none of it may start servers.
-pub const SERVING: &str = "sale clock order ledger metrics keys journal script store lock gate deduct strategy config app flow http";
+pub(crate) const SERVING: &str = "sale clock order ledger metrics keys journal script store lock gate deduct strategy config app flow http";
 
 /// What `user` may use, or `None` when the table does not know it.
-pub fn may_use(user: &str) -> Option<Vec<&'static str>> {
+pub(crate) fn may_use(user: &str) -> Option<Vec<&'static str>> {
     let row = MAY_USE.iter().find(|(module, _)| *module == user);
     row.map(|(_, used)| used.split_whitespace().collect())
 }
 
-pub fn arrows(source: &Source) -> Vec<Breach> {
+pub(crate) fn arrows(source: &Source) -> Vec<Breach> {
     let user = match source.module().first() {
         Some(first) => first.to_string(),
         None => source
@@ -134,7 +134,7 @@ pub fn arrows(source: &Source) -> Vec<Breach> {
 }
 
 /// A strategy's file knows no other strategy: what two of them share belongs below both.
-pub fn strategies_apart(source: &Source, strategies: &[String]) -> Vec<Breach> {
+pub(crate) fn strategies_apart(source: &Source, strategies: &[String]) -> Vec<Breach> {
     let module = source.module();
     let ["strategy", own, ..] = module.as_slice() else {
         return Vec::new();
@@ -163,7 +163,7 @@ pub fn strategies_apart(source: &Source, strategies: &[String]) -> Vec<Breach> {
 
 /// Every path from the crate's root that the code names, and where. `crate::`, `flashlock::` and
 /// `super::` are followed, and so are the braces behind them.
-pub fn uses(source: &Source) -> Vec<(usize, Vec<String>)> {
+pub(crate) fn uses(source: &Source) -> Vec<(usize, Vec<String>)> {
     let module = source.module();
     let mut found = Vec::new();
     for (at, _) in source.code.match_indices("::") {

@@ -3,19 +3,19 @@
 use crate::{Breach, Source};
 
 /// Longest file, in lines; above this it answers more than one question.
-pub const LINES_MAX: usize = 450;
+pub(crate) const LINES_MAX: usize = 450;
 
 /// Files that may contain what `finds` finds.
-pub struct Home {
-    pub rule: &'static str,
+pub(crate) struct Home {
+    pub(crate) rule: &'static str,
     /// Each is a file, or a beginning of paths.
-    pub allowed: &'static [&'static str],
-    pub to_do: &'static str,
+    pub(crate) allowed: &'static [&'static str],
+    pub(crate) to_do: &'static str,
     /// The lines on which it stands.
-    pub finds: fn(&Source) -> Vec<usize>,
+    pub(crate) finds: fn(&Source) -> Vec<usize>,
 }
 
-pub const HOMES: [Home; 6] = [
+pub(crate) const HOMES: [Home; 6] = [
     Home {
         rule: "only dedupe makes a NewOrder",
         // order.rs defines it, and tests it.
@@ -72,7 +72,7 @@ pub const HOMES: [Home; 6] = [
 ];
 
 impl Home {
-    pub fn check(&self, source: &Source) -> Vec<Breach> {
+    pub(crate) fn check(&self, source: &Source) -> Vec<Breach> {
         let at_home = self
             .allowed
             .iter()
@@ -90,7 +90,7 @@ impl Home {
     }
 }
 
-pub fn shape(source: &Source) -> Vec<Breach> {
+pub(crate) fn shape(source: &Source) -> Vec<Breach> {
     let mut breaches = Vec::new();
     let mut add = |line: usize, rule: String, to_do: &str| {
         breaches.push(Breach::new(source, line, rule, to_do))
@@ -127,7 +127,7 @@ pub fn shape(source: &Source) -> Vec<Breach> {
 }
 
 /// The header of a script: what it is for, its KEYS and ARGV, and what it returns.
-pub fn script(source: &Source) -> Vec<Breach> {
+pub(crate) fn script(source: &Source) -> Vec<Breach> {
     let header: Vec<(usize, &str)> = source
         .text
         .lines()

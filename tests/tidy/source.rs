@@ -2,25 +2,25 @@
 
 /// A file as the rules look at it.
 #[derive(Debug, Clone, Default)]
-pub struct Source {
+pub(crate) struct Source {
     /// Below the root, with `/`: `src/flow/dedupe.rs`.
-    pub path: String,
-    pub text: String,
+    pub(crate) path: String,
+    pub(crate) text: String,
     /// The text with comments and the insides of strings blanked out; lines stay where they are.
-    pub code: String,
-    pub strings: Vec<Literal>,
+    pub(crate) code: String,
+    pub(crate) strings: Vec<Literal>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Literal {
+pub(crate) struct Literal {
     /// Where it begins, from 1.
-    pub line: usize,
+    pub(crate) line: usize,
     /// As written, escapes included.
-    pub text: String,
+    pub(crate) text: String,
 }
 
 impl Source {
-    pub fn new(path: &str, text: &str) -> Self {
+    pub(crate) fn new(path: &str, text: &str) -> Self {
         let mut source = Self {
             path: path.to_string(),
             text: text.to_string(),
@@ -31,17 +31,17 @@ impl Source {
     }
 
     /// Lines of code with their numbers, from 1.
-    pub fn code_lines(&self) -> impl Iterator<Item = (usize, &str)> {
+    pub(crate) fn code_lines(&self) -> impl Iterator<Item = (usize, &str)> {
         self.code.lines().enumerate().map(|(i, l)| (i + 1, l))
     }
 
     /// The line, from 1, of a byte of `code`.
-    pub fn line_of(&self, at: usize) -> usize {
+    pub(crate) fn line_of(&self, at: usize) -> usize {
         1 + self.code[..at].matches('\n').count()
     }
 
     /// The module below the crate: `["flow", "dedupe"]`; empty for the crate's roots.
-    pub fn module(&self) -> Vec<&str> {
+    pub(crate) fn module(&self) -> Vec<&str> {
         let path = self.path.strip_prefix("src/").unwrap_or(&self.path);
         match path.strip_suffix(".rs").unwrap_or(path) {
             "lib" | "main" => Vec::new(),
