@@ -1,5 +1,6 @@
 //! Tests on real servers.
 
+mod conformance;
 mod gate;
 mod lab;
 mod lab_compose;

@@ -1,5 +1,6 @@
 //! The servers all tests share, service processes on them, and a client that speaks to those.
 
+use std::future::Future;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -60,6 +61,14 @@ pub(crate) fn world() -> &'static World {
 }
 
 impl World {
+    /// Runs `future` on the lab's runtime: what it starts outlives the test that asks for it.
+    pub(crate) async fn keep<T: Send + 'static>(
+        &'static self,
+        future: impl Future<Output = T> + Send + 'static,
+    ) -> T {
+        self.runtime.spawn(future).await.expect("no panic")
+    }
+
     /// The URL of a fresh database of this kind.
     pub(crate) async fn database(&'static self, kind: &str) -> String {
         let name = format!("t{}", uuid::Uuid::now_v7().simple());
@@ -159,7 +168,7 @@ impl Service {
 }
 
 impl Api {
-    fn new(url: String) -> Self {
+    pub(crate) fn new(url: String) -> Self {
         let client = reqwest::Client::builder()
             .timeout(Duration::from_secs(30))
             .build()
