@@ -14,6 +14,7 @@ use std::time::Duration;
 use tokio_util::task::TaskTracker;
 
 use crate::app::{App, Opened};
+use crate::clock;
 use crate::deduct::{Deduct, DeductError, Ending};
 use crate::sale::{Activity, ActivityId, Purchase, Sku, StrategyName};
 use crate::store::StoreError;
@@ -88,6 +89,7 @@ impl Flow {
     /// Dropped, the purchase goes on to its end: the deduction runs in a task of its own, since a
     /// drop during COMMIT would let go of the lock while the commit is on its way.
     pub async fn purchase(self: &Arc<Self>, purchase: Purchase) -> Result<Answer, FlowError> {
+        let begun = clock::now();
         let (activity, known) = self.dedupe(&purchase).await?;
         let order = match known {
             dedupe::Known::New(order) => order,
@@ -97,7 +99,7 @@ impl Flow {
             metrics::counter!("flashlock_limited_total").increment(1);
             return Ok(Answer::Limited(refusal));
         }
-        if let Some(ending) = self.sold_out.recall(&activity.id, &order) {
+        if let Some(ending) = self.sold_out.recall(&activity.id, &order, begun) {
             return Ok(Answer::Ended(ending));
         }
         let strategy = self.strategy(&activity)?;
@@ -113,6 +115,10 @@ impl Flow {
             ending
         });
         match task.await {
+            Ok(Ok(sold_out @ Ending::SoldOut { .. })) => {
+                let known = self.known_by_now(&purchase).await?;
+                Ok(Answer::Ended(known.unwrap_or(sold_out)))
+            }
             Ok(ending) => Ok(Answer::Ended(ending?)),
             Err(panicked) => Err(FlowError::Deduct(DeductError::Unknown {
                 server: "service",

@@ -45,6 +45,25 @@ impl Flow {
         };
         Ok((activity, known))
     }
+
+    /// What is known of a purchase by now, if anything. Asked before it is refused for lack of
+    /// stock: the last unit may have gone to the same request, sent twice, or to another of its
+    /// user's, after the first look.
+    pub(super) async fn known_by_now(
+        &self,
+        purchase: &Purchase,
+    ) -> Result<Option<Ending>, FlowError> {
+        let store = &self.app.store;
+        let rid = purchase.rid();
+        let lookup = store
+            .look_up(&purchase.activity, rid, &purchase.user)
+            .await?;
+        let Some(lookup) = lookup else {
+            return Err(FlowError::NoSuchActivity(purchase.activity.clone()));
+        };
+        let fingerprint = Fingerprint::of(purchase);
+        Ok(known_ending(store, &purchase.activity, rid, &fingerprint, &lookup).await?)
+    }
 }
 
 /// Refuses what no state of the sale could take.
