@@ -5,6 +5,7 @@ mod dialect;
 mod error;
 mod final_state;
 mod lock_row;
+mod migrate;
 mod order;
 mod payment;
 mod stock;
@@ -21,6 +22,7 @@ pub use dialect::{Dialect, UnknownDatabase, without_password};
 pub use error::{Contended, StoreError};
 pub use final_state::{FinalOrder, FinalSku, FinalState, LedgerRow, OutboxRow};
 pub use lock_row::{LockRows, RowGrant};
+use migrate::migrate;
 pub use order::{Found, Lookup};
 pub use payment::{Payment, PaymentOutcome};
 pub use stock::{Claim, Claimed, ClaimedSku, Fence};
@@ -206,6 +208,10 @@ pub enum OpenError {
     },
     #[error("cannot create or upgrade the tables: {0}")]
     Migrate(#[from] sqlx::migrate::MigrateError),
+    #[error(
+        "another process has been creating or upgrading the tables for {0} s; try again when it is done"
+    )]
+    MigratingElsewhere(u64),
 }
 
 // === pools ===
@@ -326,28 +332,5 @@ fn session(dialect: Dialect, flush: Flush) -> Vec<Setting> {
                 "SET SESSION idle_write_transaction_timeout = {IDLE_TRANSACTION_S}"
             )),
         ],
-    }
-}
-
-async fn migrate(dialect: Dialect, pool: &AnyPool) -> Result<(), OpenError> {
-    let migrator = match dialect {
-        Dialect::Sqlite => sqlx::migrate!("migrations/sqlite"),
-        Dialect::Postgres => sqlx::migrate!("migrations/postgres"),
-        Dialect::Mysql => sqlx::migrate!("migrations/mysql"),
-    };
-    // SQLite has no lock for migrations: of two processes at once one fails, and finds the tables
-    // when it looks again.
-    const TRIES_MAX: u32 = 5;
-    let mut tries = 1;
-    loop {
-        match migrator.run(pool).await {
-            Ok(()) => return Ok(()),
-            Err(error) if dialect == Dialect::Sqlite && tries < TRIES_MAX => {
-                tracing::debug!(%error, tries, "migrating again: another process may be at it");
-                tries += 1;
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-            Err(error) => return Err(error.into()),
-        }
     }
 }
