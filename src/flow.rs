@@ -141,6 +141,7 @@ impl Flow {
     /// Waits for what is in flight, at most `wait`. `false`: something was still at work.
     pub async fn drain(&self, wait: Duration) -> bool {
         self.tasks.close();
+        self.combiner.finish();
         tokio::time::timeout(wait, self.tasks.wait()).await.is_ok()
     }
 }

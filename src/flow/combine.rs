@@ -64,6 +64,12 @@ impl Combiner {
         }
     }
 
+    /// Lets every combiner end once its queue is empty, instead of when it has been idle.
+    pub(super) fn finish(&self) {
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        queues.clear();
+    }
+
     fn enqueue(&self, tasks: &TaskTracker, waiting: Waiting) -> Result<(), QueueFull> {
         let id = waiting.activity.id.clone();
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
