@@ -59,6 +59,13 @@ impl App {
         })
     }
 
+    /// Adds a strategy of one's own, or puts it in place of another: for a program that embeds the
+    /// service. Activities name it as they name the others.
+    pub fn with_strategy(mut self, name: StrategyName, strategy: Arc<dyn Deduct>) -> Self {
+        self.strategies.insert(name, Opened::Here(strategy));
+        self
+    }
+
     /// The strategy as this process has it. An unknown name is one that a later version wrote.
     pub fn strategy(&self, name: &StrategyName) -> Opened {
         self.strategies.get(name).cloned().unwrap_or_else(|| {
