@@ -72,16 +72,24 @@ pub fn against(this: &Run, other: &Run) -> Against {
     Against { text, worsened }
 }
 
-/// The same strategy under the same settings in another run, when it ran there.
+/// The same strategy under the same settings in another run, when it ran there; on the same database
+/// if there is one, else on the only one there is, which `differences` then names.
 fn counterpart<'a>(cell: &Cell, run: &'a Run) -> Option<&'a Cell> {
-    run.results.iter().find(|c| {
+    let same = run.results.iter().filter(|c| {
         c.skipped.is_none()
             && c.strategy == cell.strategy
-            && c.database == cell.database
             && c.guard == cell.guard
             && c.batch_max == cell.batch_max
             && c.instances == cell.instances
-    })
+    });
+    let same: Vec<&Cell> = same.collect();
+    match same.as_slice() {
+        [only] => Some(only),
+        several => several
+            .iter()
+            .find(|c| c.database == cell.database)
+            .copied(),
+    }
 }
 
 fn ratio(now: Option<f64>, then: Option<f64>) -> String {
@@ -173,6 +181,21 @@ mod tests {
         let mut held = sample::run();
         held.results[6].safety.verdict = Verdict::Ok;
         assert_eq!(against(&good, &held).worsened, Verdict::Ok);
+    }
+
+    #[test]
+    fn runs_on_two_databases_compare_and_say_so() {
+        let mut other = sample::run();
+        other.run.plan.database = "mysql".to_string();
+        for cell in &mut other.results {
+            cell.database = "mysql".to_string();
+        }
+        let text = against(&sample::run(), &other).text;
+        assert!(row(&text, "redis-set-nx").contains("1.00 1.00"), "{text}");
+        assert!(
+            text.contains("differs: database mysql → postgres"),
+            "{text}"
+        );
     }
 
     #[test]

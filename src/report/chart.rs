@@ -24,7 +24,7 @@ const ROW_HEIGHT: u32 = 46;
 const AXIS_HEIGHT: u32 = 44;
 const LEGEND_HEIGHT: u32 = 26;
 const MARGIN: u32 = 6;
-/// The last label of an axis is centred on its end: half of `10000` stands beyond.
+/// The outer labels of an axis are centred on its ends: half of `10000` stands beyond.
 const AXIS_LABEL_OVERHANG: u32 = 18;
 const FONT_SIZE: i32 = 18;
 const AXIS_FONT_SIZE: i32 = 16;
@@ -283,7 +283,8 @@ fn label(root: &Area<'_>, run: &Run, cell: &Cell, y: i32, figure: &str) -> Resul
             name = format!("{name} ({})", rows::verdict(verdict));
         }
     }
-    let (left, right) = (MARGIN as i32, (WIDTH - MARGIN) as i32);
+    let left = (MARGIN + AXIS_LABEL_OVERHANG) as i32;
+    let right = WIDTH as i32 - left;
     root.draw(&Text::new(
         name,
         (left, y),
@@ -298,7 +299,7 @@ fn label(root: &Area<'_>, run: &Run, cell: &Cell, y: i32, figure: &str) -> Resul
 }
 
 fn legend(area: &Area<'_>) -> Result<(), DrawError> {
-    let mut x = MARGIN as i32 + 8;
+    let mut x = (MARGIN + AXIS_LABEL_OVERHANG) as i32 + 7;
     for mark in Mark::ALL {
         mark.draw(area, (x, 14), BAR)?;
         area.draw(&Text::new(
@@ -314,7 +315,7 @@ fn legend(area: &Area<'_>) -> Result<(), DrawError> {
 fn builder<'a, 'b>(area: &'a Area<'b>) -> ChartBuilder<'a, 'b, SVGBackend<'b>> {
     let mut builder = ChartBuilder::on(area);
     builder
-        .margin_left(MARGIN)
+        .margin_left(MARGIN + AXIS_LABEL_OVERHANG)
         .margin_right(MARGIN + AXIS_LABEL_OVERHANG)
         .x_label_area_size(AXIS_HEIGHT);
     builder

@@ -36,7 +36,8 @@ pub(super) const HOW_TO_READ: [&str; 7] = [
     "The verdict is read from the final state of every store, not from counters of the bench: ok, \
      violated, or unknown where something could not be read or decided.",
     "The control protects the stock by nothing. It is there to fail: when it oversells, the load \
-     was enough to need a lock. Its verdict does not count.",
+     was enough to need a lock. Its verdict does not count, and its goodput counts oversold orders \
+     too.",
     "One run gives one figure per strategy and no spread; a difference between two strategies \
      needs repeated runs.",
 ];
