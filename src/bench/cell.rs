@@ -55,8 +55,6 @@ pub enum CellError {
     Load(#[from] LoadError),
     #[error("the history could not be written: {0}")]
     History(#[source] std::io::Error),
-    #[error("{0} service processes ended in the middle of the sale")]
-    ServiceDied(usize),
 }
 
 /// A row of the report.
@@ -105,12 +103,16 @@ impl Bench<'_> {
         step.now("stopping services");
         let died = services.ended();
         let in_time = services.stop().await;
-        let measured = measured?;
+        let mut measured = measured?;
+        let mut disturbed = |what: String| {
+            let name = strategy.name();
+            measured.disturbances.push(format!("{name}: {what}"));
+        };
         if died > 0 {
-            return Err(CellError::ServiceDied(died));
+            disturbed(format!("{died} service processes ended before they were told to"));
         }
         if !in_time {
-            tracing::warn!(strategy = %strategy.name(), "a service had to be killed at the end");
+            disturbed("a service did not end when it was told to, and was killed".to_string());
         }
         Ok(measured)
     }

@@ -1,5 +1,6 @@
 //! Tests on real servers.
 
+mod compare;
 mod conformance;
 mod gate;
 mod lab;
