@@ -109,7 +109,9 @@ impl Bench<'_> {
             measured.disturbances.push(format!("{name}: {what}"));
         };
         if died > 0 {
-            disturbed(format!("{died} service processes ended before they were told to"));
+            disturbed(format!(
+                "{died} service processes ended before they were told to"
+            ));
         }
         if !in_time {
             disturbed("a service did not end when it was told to, and was killed".to_string());

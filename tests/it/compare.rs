@@ -36,8 +36,20 @@ fn report(out: &Path) -> Value {
 async fn a_small_comparison_holds_and_its_control_oversells() {
     let dir = tempfile::tempdir().expect("a directory");
     let strategies = "no-lock,db-unique-insert,db-conditional-update";
-    let small = ["--database", "sqlite", "--users", "150", "--stock", "20", "--seed", "7"];
-    let args: Vec<&str> = ["--strategies", strategies].into_iter().chain(small).collect();
+    let small = [
+        "--database",
+        "sqlite",
+        "--users",
+        "150",
+        "--stock",
+        "20",
+        "--seed",
+        "7",
+    ];
+    let args: Vec<&str> = ["--strategies", strategies]
+        .into_iter()
+        .chain(small)
+        .collect();
     let output = run(&args, dir.path()).await;
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{said}");
@@ -49,7 +61,12 @@ async fn a_small_comparison_holds_and_its_control_oversells() {
         assert_eq!(cell["booked"], 20, "{cell}");
         assert_eq!(cell["unexpected"], 0, "{cell}");
         assert_eq!(cell["safety"]["verdict"], "ok", "{cell}");
-        for count in ["oversold", "duplicate_orders", "lost_orders", "phantom_orders"] {
+        for count in [
+            "oversold",
+            "duplicate_orders",
+            "lost_orders",
+            "phantom_orders",
+        ] {
             assert_eq!(cell["safety"][count], 0, "{cell}");
         }
         // 150 buyers and their second clicks: too few for a p90.
@@ -58,12 +75,23 @@ async fn a_small_comparison_holds_and_its_control_oversells() {
     }
     let control = &results[2];
     assert_eq!(control["strategy"], "no-lock", "the control comes last");
-    assert!(control["safety"]["oversold"].as_i64() > Some(0), "{control}");
-    assert!(report["run"]["disturbances"].as_array().is_some_and(Vec::is_empty), "{report}");
+    assert!(
+        control["safety"]["oversold"].as_i64() > Some(0),
+        "{control}"
+    );
+    assert!(
+        report["run"]["disturbances"]
+            .as_array()
+            .is_some_and(Vec::is_empty),
+        "{report}"
+    );
     for name in ["db-unique-insert", "db-conditional-update", "no-lock"] {
         let history = dir.path().join(format!("history/{name}.jsonl"));
         let text = std::fs::read_to_string(history).expect("a history");
-        let booked = text.lines().filter(|l| l.contains(r#""event":"ok""#)).count();
+        let booked = text
+            .lines()
+            .filter(|l| l.contains(r#""event":"ok""#))
+            .count();
         assert!(booked >= 20, "{name}: {booked} acknowledged");
     }
 }
@@ -87,10 +115,23 @@ async fn what_cannot_be_compared_is_a_usage_error_that_says_why() {
 
 /// A long comparison in the middle of its burst, and the processes it has started.
 async fn in_the_middle(out: &Path) -> (Child, Vec<u32>) {
-    let args = ["--strategies", "db-conditional-update", "--database", "sqlite"];
+    let args = [
+        "--strategies",
+        "db-conditional-update",
+        "--database",
+        "sqlite",
+    ];
     let mut command = compare(&args);
     command
-        .args(["--users", "200000", "--stock", "100000", "--profile", "thorough", "--out"])
+        .args([
+            "--users",
+            "200000",
+            "--stock",
+            "100000",
+            "--profile",
+            "thorough",
+            "--out",
+        ])
         .arg(out)
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
@@ -108,7 +149,10 @@ async fn in_the_middle(out: &Path) -> (Child, Vec<u32>) {
     // Read on, so that it is never blocked by what it says.
     tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
     let services = below(child.id().expect("it runs"));
-    assert!(services.len() >= 4, "two wards and two services: {services:?}");
+    assert!(
+        services.len() >= 4,
+        "two wards and two services: {services:?}"
+    );
     (child, services)
 }
 
@@ -123,7 +167,11 @@ fn below(root: u32) -> Vec<u32> {
     let mut found = vec![root];
     let mut next = 0;
     while let Some(parent) = found.get(next).copied() {
-        found.extend(all.iter().filter(|(_, up)| *up == parent).map(|(pid, _)| *pid));
+        found.extend(
+            all.iter()
+                .filter(|(_, up)| *up == parent)
+                .map(|(pid, _)| *pid),
+        );
         next += 1;
     }
     found.split_off(1)
@@ -156,5 +204,8 @@ async fn ctrl_c_ends_a_comparison_and_all_it_started() {
     let status = ended.expect("it ends in time").expect("a status");
     assert_eq!(status.code(), Some(130));
     all_gone(&services).await;
-    assert!(!dir.path().join("report.json").exists(), "half a run is no report");
+    assert!(
+        !dir.path().join("report.json").exists(),
+        "half a run is no report"
+    );
 }

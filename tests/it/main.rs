@@ -1,7 +1,10 @@
 //! Tests on real servers.
 
+mod books;
+mod broken_lock;
 mod compare;
 mod conformance;
+mod embedded;
 mod gate;
 mod lab;
 mod lab_compose;
