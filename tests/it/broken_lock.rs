@@ -22,11 +22,11 @@ use crate::embedded::Shop;
 /// Flows in this process that stand for as many service processes.
 const PROCESSES: usize = 3;
 const STOCK: i64 = 20;
-const BUYERS: usize = 100;
+const BUYERS: usize = 60;
 /// Fresh activities in which a broken lock may be seen to oversell.
 const BROKEN_TRIES_MAX: u32 = 15;
 /// Activities in which a sound lock, or a fenced one, must not.
-const SOUND_TRIES: u32 = 3;
+const SOUND_TRIES: u32 = 2;
 /// When a release is sent again: a critical section takes some milliseconds.
 const AGAIN: [Duration; 3] = [
     Duration::from_millis(1),

@@ -23,7 +23,7 @@ const STRATEGY: &str = "of-a-test";
 /// Longest time for a crowd. Under a broken lock not everyone is served.
 const CROWD: Duration = Duration::from_secs(60);
 /// Times a buyer who is told to try again does.
-const TRIES_MAX: u32 = 40;
+const TRIES_MAX: u32 = 12;
 
 /// A service in all but HTTP: each flow has its own pools and its own lock, as a process has.
 pub(crate) struct Shop {
