@@ -31,6 +31,6 @@ fn main() {
         && described.status.success()
     {
         let commit = String::from_utf8_lossy(&described.stdout);
-        println!("cargo::rustc-env=FLASHLOCK_COMMIT={}", commit.trim());
+        println!("cargo::rustc-env=BUILD_COMMIT={}", commit.trim());
     }
 }

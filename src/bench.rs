@@ -93,7 +93,7 @@ pub async fn run(plan: &Plan, progress: &Progress) -> Result<Run, BenchError> {
             profile: plan.profile.as_str().to_string(),
             started_at,
             ended_at: clock::rfc3339(clock::wall_ms()),
-            commit: option_env!("FLASHLOCK_COMMIT")
+            commit: option_env!("BUILD_COMMIT")
                 .unwrap_or("unknown")
                 .to_string(),
             command: plan.command.clone(),

@@ -11,5 +11,6 @@ mod lab_compose;
 mod lab_ends;
 mod locks;
 mod purchase;
+mod readme;
 mod servers;
 mod world;
