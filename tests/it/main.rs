@@ -13,4 +13,5 @@ mod locks;
 mod purchase;
 mod readme;
 mod servers;
+mod store;
 mod world;
