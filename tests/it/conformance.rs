@@ -1,10 +1,12 @@
 //! Does every strategy keep its promises on every database, with two service processes at work?
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use flashlock::clock;
+use flashlock::keys::GateKeys;
 use flashlock::sale::Sku;
 use flashlock::store::{Store, StoreOptions};
 use serde_json::{Value, json};
@@ -19,6 +21,8 @@ use crate::world::{Answer, Api, DATABASES, Service, world};
 const CROWD: Duration = Duration::from_secs(90);
 /// A restock is seen by the other process within 200 ms; the rest is for a busy machine.
 const RESTOCK_SEEN: Duration = Duration::from_secs(10);
+/// The gate follows the database within a round trip; the rest is for a busy machine.
+const GATE_SETTLES: Duration = Duration::from_secs(5);
 /// Fresh activities in which the control may be seen to oversell.
 const CONTROL_TRIES_MAX: u32 = 10;
 
@@ -522,7 +526,48 @@ impl Cell {
     async fn books(&self, sale: &str) -> Books {
         let books = Books::read(&self.store, sale).await;
         books.assert_balanced(&self.name);
+        if self.strategy == "redis-lua" {
+            self.gate_agrees(sale, &books).await;
+        }
         books
+    }
+
+    /// The Redis gate at rest: nothing pending, and the same units as in the database.
+    async fn gate_agrees(&self, sale: &str, books: &Books) {
+        let url = world().lab.redis_url().expect("redis runs");
+        let client = redis::Client::open(url).expect("a Redis URL");
+        let mut redis = client
+            .get_multiplexed_async_connection()
+            .await
+            .expect("redis answers");
+        let keys = GateKeys::of(&sale.parse().expect("an activity id"));
+        // What is given back is given back in the database first.
+        let deadline = clock::now() + GATE_SETTLES;
+        loop {
+            let mut gate = Vec::new();
+            for hash in [&keys.stock, &keys.pending, &keys.committed] {
+                let read = redis::cmd("HGETALL")
+                    .arg(hash)
+                    .query_async(&mut redis)
+                    .await;
+                let units: BTreeMap<String, i64> = read.expect("redis answers");
+                gate.push(units);
+            }
+            let of = |hash: usize, sku: &Sku| gate[hash].get(sku.as_str()).copied().unwrap_or(0);
+            let agrees = books.0.skus.iter().all(|row| {
+                let ledger = books.ledger(row.sku.as_str());
+                let told = (of(0, &row.sku), of(1, &row.sku), of(2, &row.sku));
+                told == (ledger.available, 0, ledger.live())
+            });
+            if agrees {
+                return;
+            }
+            assert!(
+                clock::now() < deadline,
+                "{self}: the gate has {gate:?}, and the database {books:?}"
+            );
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use flashlock::sale::{
     LockSettings, Purchase, StrategyName, Watchdog,
 };
 use flashlock::store::Store;
+use flashlock::strategy::db_unique_insert::DbUniqueInsertLock;
 use tokio::task::JoinSet;
 
 use crate::books::Books;
@@ -57,12 +58,15 @@ impl Shop {
 
     /// An open activity that sells `stock` phones.
     pub(crate) async fn sale(&self, guard: GuardMode, stock: i64) -> ActivityId {
-        let activity = activity(guard, stock);
+        self.open_sale(&activity(guard, stock)).await
+    }
+
+    async fn open_sale(&self, activity: &Activity) -> ActivityId {
         let flow = &self.flows[0];
-        flow.create(&activity).await.expect("a new activity");
+        flow.create(activity).await.expect("a new activity");
         flow.warm_up(&activity.id).await.expect("warmed up");
         flow.open(&activity.id).await.expect("opened");
-        activity.id
+        activity.id.clone()
     }
 
     /// `buyers` users at once, spread over the flows, each for one phone. Whoever is told to try
@@ -128,4 +132,20 @@ pub(crate) fn activity(guard: GuardMode, stock: i64) -> Activity {
             total: stock,
         }],
     }
+}
+
+/// Purchases that queued up are sold by a task that stays for more: a stop must not wait for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_does_not_wait_for_an_idle_combiner() {
+    let lock = |store: &Store, _: &str| DbUniqueInsertLock::new(store.lock_rows().clone());
+    let shop = Shop::open("sqlite", 1, lock).await;
+    let mut activity = activity(GuardMode::Fence, 5);
+    activity.batch_max = 8;
+    let sale = shop.open_sale(&activity).await;
+    shop.crowd(&sale, 10).await;
+    assert_eq!(shop.books(&sale).await.live().count(), 5);
+    assert!(
+        shop.flows[0].drain(Duration::from_secs(5)).await,
+        "something was still at work"
+    );
 }

@@ -1,7 +1,7 @@
 //! Broken: the lease ends by itself, at any point of the work. Honoured, nothing is written after
 //! that; trusted, the work goes on.
 
-use std::future::{Future, pending};
+use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -72,8 +72,8 @@ impl Guard for LapsingGuard {
         self.looks_left.fetch_sub(1, Ordering::SeqCst) > 0
     }
 
-    fn release(self) -> impl Future<Output = Released> + Send {
-        async { Released::NotOwner }
+    async fn release(self) -> Released {
+        Released::NotOwner
     }
 }
 
