@@ -31,7 +31,9 @@ use environment::Settings;
 use plan::{DatabaseKind, Plan, Servers, ServersFrom};
 use progress::{Progress, summary};
 
-/// Ends a directory's name with a random part.
+/// What this program was built from, where the build could tell.
+const COMMIT: Option<&str> = option_env!("BUILD_COMMIT");
+/// Begins a directory's name; the rest is random.
 const DIR_PREFIX: &str = "flashlock-compare-";
 
 /// Why there is no run.
@@ -93,9 +95,7 @@ pub async fn run(plan: &Plan, progress: &Progress) -> Result<Run, BenchError> {
             profile: plan.profile.as_str().to_string(),
             started_at,
             ended_at: clock::rfc3339(clock::wall_ms()),
-            commit: option_env!("BUILD_COMMIT")
-                .unwrap_or("unknown")
-                .to_string(),
+            commit: COMMIT.unwrap_or("unknown").to_string(),
             command: plan.command.clone(),
             plan: plan.info(),
             disturbances,

@@ -103,13 +103,19 @@ struct ServiceOptions {
 
 #[tokio::main]
 async fn main() -> ExitCode {
+    let command = Cli::parse().command;
+    // A comparison tells its progress itself; its clients' sessions would stand in between.
+    let level = match &command {
+        Command::Compare(_) => "warn",
+        _ => "info,sqlx=warn",
+    };
     let filter = tracing_subscriber::EnvFilter::try_from_env("FLASHLOCK_LOG")
-        .unwrap_or_else(|_unset| "info,sqlx=warn".into());
+        .unwrap_or_else(|_unset| level.into());
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .init();
-    match run(Cli::parse().command).await {
+    match run(command).await {
         Ok(code) => code,
         Err(error) => {
             eprintln!("flashlock: {error}");

@@ -91,6 +91,10 @@ pub struct Cell {
     /// Orders booked per second of `elapsed_s`.
     pub goodput_per_s: Option<f64>,
     pub latency_ms: Quantiles,
+    /// From the sending of one request to its answer, as the service's own speed: without the wait
+    /// for a free place in flight.
+    #[serde(default)]
+    pub service_ms: Quantiles,
     pub cpu_us_per_order: CpuPerOrder,
     pub safety: Safety,
     /// Why there is no result, and what to install or start.

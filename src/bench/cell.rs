@@ -226,7 +226,7 @@ impl Bench<'_> {
             },
             target,
         ) = self.open(strategy, services, client, load.stock).await?;
-        let before = self.cpu(services);
+        let before = self.cpu(strategy, services);
         let burst = load::burst(client, &target, load, &clicks, on_end).await;
         let generator = cpu::read(&[std::process::id()]);
         step.now("reading the stores");
@@ -242,7 +242,7 @@ impl Bench<'_> {
         if let Some(url) = gate_url {
             read::rest(url, &activity).await;
         }
-        let after = self.cpu(services);
+        let after = self.cpu(strategy, services);
         let gate = match gate_url {
             Some(url) => read::gate(url, &activity).await,
             None => Reading::NotUsed,
@@ -291,7 +291,7 @@ impl Bench<'_> {
         history::write(&path, &head, &burst.events).map_err(CellError::History)
     }
 
-    fn cpu(&self, services: &Services) -> Cpu {
+    fn cpu(&self, strategy: Strategy, services: &Services) -> Cpu {
         let of = |kinds: &[&str]| {
             let pids: Vec<u32> = self
                 .lab?
@@ -302,11 +302,20 @@ impl Bench<'_> {
                 .collect();
             cpu::read(&pids)
         };
+        // What a server does while nobody asks it is not part of an order.
+        let (redis, zookeeper): (&[&str], &[&str]) = match strategy {
+            Strategy::RedisSetNx | Strategy::RedisLua => (&["redis"], &[]),
+            Strategy::Redlock => (&["redlock"], &[]),
+            Strategy::Zookeeper => (&[], &["zookeeper"]),
+            Strategy::DbUniqueInsert | Strategy::DbConditionalUpdate | Strategy::NoLock => {
+                (&[], &[])
+            }
+        };
         Cpu {
             generator: cpu::read(&[std::process::id()]),
             service: cpu::read(&services.pids()),
-            redis: of(&["redis", "redlock"]),
-            zookeeper: of(&["zookeeper"]),
+            redis: of(redis),
+            zookeeper: of(zookeeper),
             database: of(&["postgres", "mariadb"]),
         }
     }
@@ -343,6 +352,7 @@ impl Bench<'_> {
             elapsed_s: burst.elapsed.as_secs_f64(),
             goodput_per_s: per(booked, burst.elapsed.as_secs_f64()),
             latency_ms: burst.latency.quantiles(),
+            service_ms: burst.service.quantiles(),
             cpu_us_per_order: cpu_per_order(&cpu.0, &cpu.1, booked),
             answers: burst.answers,
             safety,
@@ -374,6 +384,7 @@ impl Bench<'_> {
             elapsed_s: 0.0,
             goodput_per_s: None,
             latency_ms: Quantiles::default(),
+            service_ms: Quantiles::default(),
             cpu_us_per_order: CpuPerOrder::default(),
             safety: check::undecided("not run"),
             skipped: None,

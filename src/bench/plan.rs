@@ -351,7 +351,8 @@ pub(crate) mod tests {
 
     #[test]
     fn what_is_out_of_range_is_refused_by_the_name_of_its_option() {
-        let broken: [(&str, fn(&mut Plan)); 7] = [
+        type Break = fn(&mut Plan);
+        let broken: [(&str, Break); 7] = [
             ("--users", |p| p.load.users = 0),
             ("--stock", |p| p.load.stock = 0),
             ("--stock", |p| p.load.stock = -1),

@@ -175,6 +175,12 @@ fn cell(strategy: &str, goodput: f64, latency: [f64; 4]) -> Cell {
             p99: Some(latency[2]),
             max: Some(latency[3]),
         },
+        service_ms: Quantiles {
+            p50: Some(11.9),
+            p90: Some(24.5),
+            p99: None,
+            max: Some(61.2),
+        },
         cpu_us_per_order: CpuPerOrder {
             service: Some(2140.0),
             redis: Some(260.0),
