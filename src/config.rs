@@ -1,12 +1,16 @@
 //! The options of `serve`, from a TOML file, `FLASHLOCK_*` variables and the command line, the
 //! later ones first; and which set-ups are refused.
 
+mod source;
+
 use std::net::SocketAddr;
 use std::path::Path;
 
 use figment::Figment;
-use figment::providers::{Env, Format, Serialized, Toml};
+use figment::providers::Serialized;
 use serde::{Deserialize, Serialize};
+
+use source::{CommandLine, File, Variables};
 
 use crate::store::{Dialect, UnknownDatabase};
 
@@ -25,6 +29,7 @@ pub enum Role {
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Where to listen. Port 0 takes a free one.
+    #[serde(deserialize_with = "address")]
     pub listen: SocketAddr,
     /// `sqlite:FILE`, `postgres://…` or `mysql://…`.
     pub database_url: String,
@@ -60,6 +65,10 @@ pub enum ConfigError {
     Missing(String),
     #[error(transparent)]
     Database(#[from] UnknownDatabase),
+    #[error(
+        "the database URL {0} has no file that several connections could share; use sqlite:FILE"
+    )]
+    InMemory(String),
     #[error(
         "listening on {0}, which others can reach, needs operator_token and caller_token; set both, or listen on 127.0.0.1"
     )]
@@ -119,13 +128,11 @@ impl Config {
             if !file.is_file() {
                 return Err(ConfigError::Missing(file.display().to_string()));
             }
-            figment = figment.merge(Toml::file_exact(file));
+            figment = figment.merge(File(file));
         }
-        // FLASHLOCK_LOG is the log filter and FLASHLOCK_CONFIG the file: neither is a field.
-        let env = Env::prefixed("FLASHLOCK_").ignore(&["log", "config"]);
         let config: Self = figment
-            .merge(env)
-            .merge(Serialized::defaults(overrides))
+            .merge(Variables)
+            .merge(CommandLine(overrides))
             .extract()
             .map_err(|e| ConfigError::Read(Box::new(e)))?;
         config.validate()?;
@@ -134,7 +141,10 @@ impl Config {
 
     /// Refuses what would not be safe or cannot work.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        Dialect::of_url(&self.database_url)?;
+        let dialect = Dialect::of_url(&self.database_url)?;
+        if dialect == Dialect::Sqlite && !names_a_file(&self.database_url) {
+            return Err(ConfigError::InMemory(self.database_url.clone()));
+        }
         let loopback = self.listen.ip().is_loopback();
         if !loopback && (self.operator_token.is_none() || self.caller_token.is_none()) {
             return Err(ConfigError::OpenToAll(self.listen));
@@ -204,6 +214,24 @@ impl Config {
     }
 }
 
+/// SQLite gives each connection a database of its own when there is no file.
+fn names_a_file(url: &str) -> bool {
+    let rest = url.strip_prefix("sqlite:").unwrap_or(url);
+    let rest = rest.strip_prefix("//").unwrap_or(rest);
+    let (file, parameters) = rest.split_once('?').unwrap_or((rest, ""));
+    !file.is_empty() && file != ":memory:" && !parameters.contains("mode=memory")
+}
+
+/// An address with its port. A name such as `localhost` may stand for several, so it is none.
+fn address<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    text.parse().map_err(|_invalid| {
+        serde::de::Error::custom(format!(
+            "`{text}` is not an IP address and a port, such as 127.0.0.1:8080"
+        ))
+    })
+}
+
 /// A list, or the same as text with commas, as an environment variable has it.
 fn list<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
@@ -271,6 +299,16 @@ mod tests {
             c.redlock_urls = vec!["redis://a".into(), "redis://b".into(), "redis://a".into()]
         };
         assert!(matches!(valid(twice), Err(ConfigError::SameNode(_))));
+        for url in [
+            "sqlite::memory:",
+            "sqlite://:memory:",
+            "sqlite:",
+            "sqlite:x?mode=memory",
+        ] {
+            let memory = valid(|c| c.database_url = url.into());
+            assert!(matches!(memory, Err(ConfigError::InMemory(_))), "{url}");
+        }
+        assert!(valid(|c| c.database_url = "sqlite:///tmp/x.db?mode=rwc".into()).is_ok());
         assert!(matches!(
             valid(|c| c.database_url = "oracle://x".into()),
             Err(ConfigError::Database(_))

@@ -92,16 +92,27 @@ impl Dialect {
     }
 }
 
-/// The URL with its password hidden, for messages.
+/// The URL for messages: without what may be a password, in the login or among the parameters.
 pub fn without_password(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else {
-        return url.to_string();
+    let (url, parameters) = match url.split_once('?') {
+        Some((url, _)) => (url, "?***"),
+        None => (url, ""),
     };
-    let Some((login, host)) = rest.rsplit_once('@') else {
-        return url.to_string();
+    let (scheme, rest) = match url.split_once("://") {
+        Some((scheme, rest)) => (format!("{scheme}://"), rest),
+        None => match url.split_once(':') {
+            Some((scheme, rest)) => (format!("{scheme}:"), rest),
+            None => (String::new(), url),
+        },
     };
-    let user = login.split_once(':').map_or(login, |(user, _)| user);
-    format!("{scheme}://{user}:***@{host}")
+    let rest = match rest.rsplit_once('@') {
+        Some((login, host)) => {
+            let user = login.split_once(':').map_or("***", |(user, _)| user);
+            format!("{user}:***@{host}")
+        }
+        None => rest.to_string(),
+    };
+    format!("{scheme}{rest}{parameters}")
 }
 
 #[cfg(test)]
@@ -118,6 +129,16 @@ mod tests {
         );
         assert!(!text.contains("secret"), "{text}");
         assert!(Dialect::of_url("").is_err());
+        for url in [
+            "oracle:u:secret@h/db",
+            "oracle:secret@h",
+            "jdbc:mysql://u:sec@secret@h/db",
+            "oracle://h/db?user=u&password=secret",
+            "u:secret@h",
+        ] {
+            let text = Dialect::of_url(url).expect_err("unknown").to_string();
+            assert!(!text.contains("secret"), "{text}");
+        }
         assert_eq!(Dialect::of_url("mariadb://u@h/db"), Ok(Dialect::Mysql));
     }
 
