@@ -17,7 +17,7 @@ use crate::app::{App, Opened};
 use crate::clock;
 use crate::deduct::{Deduct, DeductError, Ending};
 use crate::sale::{Activity, ActivityId, Purchase, Sku, StrategyName};
-use crate::store::StoreError;
+use crate::store::{Contended, StoreError};
 
 use combine::Combiner;
 use limit::Limiter;
@@ -58,13 +58,22 @@ pub enum FlowError {
     TooMany { wanted: i64, allowed: i64 },
     #[error("strategy {strategy} is not available here: {why}")]
     StrategyMissing { strategy: StrategyName, why: String },
+    /// Contention, not an outage: nothing was written.
+    #[error("too many at once: {0}; nothing was done, try again after Retry-After")]
+    Busy(Contended),
     #[error(transparent)]
     Deduct(#[from] DeductError),
 }
 
 impl From<StoreError> for FlowError {
     fn from(error: StoreError) -> Self {
-        Self::Deduct(error.into())
+        match error {
+            StoreError::Retry(why) => Self::Busy(why),
+            error @ (StoreError::Conflict(_)
+            | StoreError::Unavailable(_)
+            | StoreError::Unknown(_)
+            | StoreError::Refused(_)) => Self::Deduct(error.into()),
+        }
     }
 }
 

@@ -15,8 +15,7 @@ use std::time::Duration;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use metrics_exporter_prometheus::PrometheusHandle;
 use serde::Serialize;
 use serde_json::json;
@@ -29,8 +28,8 @@ use utoipa_axum::routes;
 
 use crate::config::Role;
 use crate::flow::Flow;
-use body::Name;
-use error::{Kind, Problem};
+use body::{Name, short};
+use error::{Kind, Problem, ProblemDetails};
 
 type Shared = State<Arc<Flow>>;
 
@@ -92,6 +91,7 @@ pub async fn serve(
 /// The routes. `metrics` renders what `/metrics` answers.
 pub fn router(flow: Arc<Flow>, metrics: PrometheusHandle) -> Router {
     let body_bytes_max = flow.app.config.body_bytes_max;
+    // Every route is one of the document's, so that none can be left out of it.
     let (router, document) = OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(strategy::list))
         .routes(routes!(activity::create, activity::list))
@@ -103,21 +103,19 @@ pub fn router(flow: Arc<Flow>, metrics: PrometheusHandle) -> Router {
         .routes(routes!(order::read))
         .routes(routes!(order::pay))
         .routes(routes!(order::cancel))
+        .routes(routes!(healthy))
+        .routes(routes!(ready))
+        .routes(routes!(measured))
+        .routes(routes!(documented))
+        .routes(routes!(problem))
         .split_for_parts();
-    let document = Arc::new(document);
     router
-        .route("/healthz", get(async || Json(json!({"status": "ok"}))))
-        .route("/readyz", get(ready))
-        .route("/metrics", get(async move || metrics.render()))
-        .route(
-            "/openapi.json",
-            get(async move || Json(document.as_ref().clone())),
-        )
-        .route("/problems/{name}", get(problem))
+        .layer(Extension(metrics))
+        .layer(Extension(Arc::new(document)))
         .fallback(async |uri: axum::http::Uri| {
             Problem::new(
                 Kind::NotFound,
-                format!("there is no {}; see /openapi.json", uri.path()),
+                format!("there is no {}; see /openapi.json", short(uri.path())),
             )
         })
         .method_not_allowed_fallback(async |method: axum::http::Method| {
@@ -135,7 +133,29 @@ pub fn router(flow: Arc<Flow>, metrics: PrometheusHandle) -> Router {
         .with_state(flow)
 }
 
+/// Says that the process is there.
+#[utoipa::path(get, path = "/healthz", tag = "service", responses((status = 200)))]
+async fn healthy() -> Json<serde_json::Value> {
+    Json(json!({"status": "ok"}))
+}
+
+/// The counters and histograms of this process, in Prometheus' text format.
+#[utoipa::path(get, path = "/metrics", tag = "service", responses((status = 200, content_type = "text/plain")))]
+async fn measured(Extension(metrics): Extension<PrometheusHandle>) -> String {
+    metrics.render()
+}
+
+/// This document.
+#[utoipa::path(get, path = "/openapi.json", tag = "service", responses((status = 200)))]
+async fn documented(
+    Extension(document): Extension<Arc<utoipa::openapi::OpenApi>>,
+) -> Json<Arc<utoipa::openapi::OpenApi>> {
+    Json(document)
+}
+
 /// Ready to sell: the database answers.
+#[utoipa::path(get, path = "/readyz", tag = "service",
+    responses((status = 200), (status = 503, body = ProblemDetails)))]
 async fn ready(State(flow): Shared) -> Result<Response, Problem> {
     flow.app
         .store
@@ -149,6 +169,8 @@ async fn ready(State(flow): Shared) -> Result<Response, Problem> {
 }
 
 /// Explains a problem type: what a `type` member refers to.
+#[utoipa::path(get, path = "/problems/{name}", tag = "service", params(("name" = String, Path)),
+    responses((status = 200), (status = 404, body = ProblemDetails)))]
 async fn problem(Name(name): Name<String>) -> Result<Response, Problem> {
     match Kind::ALL.into_iter().find(|kind| kind.name() == name) {
         Some(kind) => Ok(Json(json!({
@@ -157,7 +179,10 @@ async fn problem(Name(name): Name<String>) -> Result<Response, Problem> {
         .into_response()),
         None => Err(Problem::new(
             Kind::NotFound,
-            format!("there is no problem type `{name}`"),
+            format!(
+                "there is no problem type `{}`; see /openapi.json",
+                short(&name)
+            ),
         )),
     }
 }

@@ -19,7 +19,8 @@ pub(super) enum Known {
 
 impl Flow {
     /// Looks the reservation and its user up, in one statement, and admits what is new by the
-    /// activity's window. Precedence: replay, reused key, already purchased, then the window.
+    /// activity's window. Precedence: replay, reused key, already purchased, what the activity sells at all, then the
+    /// window.
     pub(super) async fn dedupe(
         &self,
         purchase: &Purchase,
@@ -36,10 +37,14 @@ impl Flow {
             .activities
             .get(store, &purchase.activity, &lookup)
             .await?;
-        fits(&activity, purchase)?;
         let fingerprint = Fingerprint::of(purchase);
         let known = known_ending(store, &activity.id, rid, &fingerprint, &lookup).await?;
-        let known = match known.or_else(|| shut(&activity, &lookup)) {
+        if let Some(ending) = known {
+            return Ok((activity, Known::Ended(ending)));
+        }
+        // After the look-up: a reused key is told as such, whatever its new body asks for.
+        fits(&activity, purchase)?;
+        let known = match shut(&activity, &lookup) {
             Some(ending) => Known::Ended(ending),
             None => Known::New(NewOrder::deduped(purchase, lookup.now_ms)),
         };

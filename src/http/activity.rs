@@ -1,5 +1,7 @@
 //! Activities over REST: create, list, read, warm up, open, close.
 
+use std::str::FromStr;
+
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -13,7 +15,7 @@ use crate::clock;
 use crate::flow::activity::{ActivityView, Moved};
 use crate::ledger::Ledger;
 use crate::sale::{
-    Activity, ActivityId, ActivityState, Allocation, Booking, Bucket, GuardMode, Limits,
+    Activity, ActivityId, ActivityState, Allocation, Booking, Bucket, GuardMode, InvalidId, Limits,
     LockSettings, STOCK_MAX, Sku, Watchdog,
 };
 use crate::strategy::Strategy;
@@ -31,6 +33,9 @@ const LOCK_TTL_MS: i64 = 10_000;
 const LOCK_WAIT_MS: i64 = 5_000;
 /// SKUs of one activity: an audit and a warm-up stay one short call.
 const SKUS_MAX: usize = 100;
+/// The end of the year 9998, in Unix milliseconds: the last pay window is then over in 9999, the
+/// last year that RFC 3339 can write.
+const TIME_MS_MAX: i64 = 253_370_764_799_999;
 /// Purchases in one critical section.
 const BATCH_MAX: i64 = 256;
 
@@ -241,7 +246,7 @@ impl CreateActivity {
             // The control has nothing that could be checked.
             None if strategy.is_control() => GuardMode::None,
             None => GuardMode::Fence,
-            Some(guard) => guard.parse()?,
+            Some(guard) => named("guard", guard)?,
         };
         if strategy.is_control() && guard != GuardMode::None {
             return Err(Problem::invalid(
@@ -260,7 +265,7 @@ impl CreateActivity {
         }
         let booking = match self.booking.as_deref() {
             None => Booking::Sync,
-            Some(text) => text.parse()?,
+            Some(text) => named("booking", text)?,
         };
         if booking == Booking::Async {
             return Err(Problem::invalid(
@@ -274,7 +279,15 @@ impl CreateActivity {
             opens_at_ms.saturating_add(SALE_MS),
         )?;
         if closes_at_ms <= opens_at_ms {
-            return Err(Problem::invalid("closes_at must be after opens_at"));
+            return Err(Problem::invalid(format!(
+                "closes_at must be after opens_at, which is {}",
+                clock::rfc3339(opens_at_ms)
+            )));
+        }
+        if opens_at_ms < 0 || closes_at_ms > TIME_MS_MAX {
+            return Err(Problem::invalid(
+                "a sale is between the years 1970 and 9998; give other opens_at and closes_at",
+            ));
         }
         Ok(Activity {
             id: ActivityId::generate(),
@@ -346,7 +359,7 @@ fn lock_settings(given: Option<CreateLock>) -> Result<LockSettings, Problem> {
         wait_ms: within("lock.wait_ms", given.wait_ms, LOCK_WAIT_MS, 1, 60_000)?,
         watchdog: match given.watchdog.as_deref() {
             None => Watchdog::On,
-            Some(text) => text.parse()?,
+            Some(text) => named("lock.watchdog", text)?,
         },
     })
 }
@@ -378,6 +391,11 @@ fn limits(given: Option<CreateLimits>) -> Result<Limits, Problem> {
         per_user: bucket("per_user", given.per_user)?,
         activity: bucket("activity", given.activity)?,
     })
+}
+
+fn named<T: FromStr<Err = InvalidId>>(name: &str, text: &str) -> Result<T, Problem> {
+    text.parse()
+        .map_err(|error: InvalidId| Problem::invalid(format!("{name} {}", error.problem)))
 }
 
 fn time(name: &str, given: Option<&str>, default: i64) -> Result<i64, Problem> {

@@ -50,7 +50,9 @@ fn scopes(parts: &Parts, flow: &Flow) -> Result<Vec<Scope>, Problem> {
     } else if same(caller) {
         Ok(vec![Scope::Caller])
     } else {
-        Err(unauthorized("this token is not known"))
+        Err(unauthorized(
+            "this token is not known here; send the operator or the caller token of this service",
+        ))
     }
 }
 
@@ -63,7 +65,7 @@ fn allow(parts: &Parts, flow: &Flow, allowed: &[Scope], needs: &str) -> Result<(
     } else {
         Err(Problem::new(
             Kind::Forbidden,
-            format!("this needs the {needs} token"),
+            format!("this needs the {needs} token; send that one"),
         ))
     }
 }

@@ -1,5 +1,7 @@
 //! What a request carries, parsed once at the edge, with an error that says what to do.
 
+use std::time::Duration;
+
 use axum::RequestExt;
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
@@ -8,6 +10,12 @@ use serde::de::DeserializeOwned;
 
 use super::error::{Kind, Problem};
 use crate::sale::IdempotencyKey;
+
+/// Longest wait for a whole body: long for the largest one over a bad line, short for a client that
+/// means to keep a connection busy.
+const BODY_WAIT: Duration = Duration::from_secs(10);
+/// As much of what was asked for as an answer repeats, in characters.
+const ECHO_MAX: usize = 100;
 
 /// A JSON body.
 pub(super) struct Body<T>(pub(super) T);
@@ -28,18 +36,26 @@ where
     type Rejection = Problem;
 
     async fn from_request(request: Request, _state: &S) -> Result<Self, Problem> {
-        let bytes: Bytes = request.extract().await.map_err(
-            |rejected: axum::extract::rejection::BytesRejection| {
-                if rejected.status().as_u16() == Kind::BodyTooLarge.status() {
-                    Problem::new(
-                        Kind::BodyTooLarge,
-                        "the body is longer than body_bytes_max allows; send less",
-                    )
-                } else {
-                    Problem::invalid(format!("the body could not be read: {rejected}"))
-                }
-            },
-        )?;
+        let read = tokio::time::timeout(BODY_WAIT, request.extract());
+        let Ok(read) = read.await else {
+            return Err(Problem::new(
+                Kind::BodyTooSlow,
+                format!(
+                    "the body was not there after {} s; send the request again",
+                    BODY_WAIT.as_secs()
+                ),
+            ));
+        };
+        let bytes: Bytes = read.map_err(|rejected: axum::extract::rejection::BytesRejection| {
+            if rejected.status().as_u16() == Kind::BodyTooLarge.status() {
+                Problem::new(
+                    Kind::BodyTooLarge,
+                    "the body is longer than body_bytes_max allows; send less",
+                )
+            } else {
+                Problem::invalid(format!("the body could not be read: {rejected}"))
+            }
+        })?;
         if bytes.is_empty() {
             return Err(Problem::invalid("the body is empty; send a JSON object"));
         }
@@ -64,9 +80,18 @@ where
             .await
             .map_err(|rejected| Problem::invalid(rejected.to_string()))?;
         // What is not an id names nothing.
-        text.parse()
-            .map(Self)
-            .map_err(|error| Problem::new(Kind::NotFound, format!("there is no `{text}`: {error}")))
+        text.parse().map(Self).map_err(|error| {
+            let text = short(&text);
+            Problem::new(Kind::NotFound, format!("there is no `{text}`: {error}"))
+        })
+    }
+}
+
+/// The beginning of `text`, as much as an answer repeats.
+pub(super) fn short(text: &str) -> String {
+    match text.char_indices().nth(ECHO_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_string(),
     }
 }
 

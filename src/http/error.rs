@@ -31,6 +31,7 @@ pub(super) enum Kind {
     NotFound,
     MethodNotAllowed,
     BodyTooLarge,
+    BodyTooSlow,
     SoldOut,
     AlreadyPurchased,
     ActivityNotOpen,
@@ -47,9 +48,13 @@ pub(super) enum Kind {
     Internal,
 }
 
+/// An answer that is not a success. Boxed, since every handler's `Result` carries the room for it.
+#[derive(Debug, Clone)]
+pub(super) struct Problem(Box<Told>);
+
 /// What is told, in the order in which it is written.
 #[derive(Debug, Clone)]
-pub(super) struct Problem {
+struct Told {
     kind: Kind,
     detail: String,
     more: Map<String, Value>,
@@ -74,7 +79,7 @@ pub(super) struct ProblemDetails {
 // === impl Kind ===
 
 impl Kind {
-    pub(super) const ALL: [Self; 22] = [
+    pub(super) const ALL: [Self; 23] = [
         Self::InvalidRequest,
         Self::IdempotencyKeyRequired,
         Self::IdempotencyKeyReused,
@@ -83,6 +88,7 @@ impl Kind {
         Self::NotFound,
         Self::MethodNotAllowed,
         Self::BodyTooLarge,
+        Self::BodyTooSlow,
         Self::SoldOut,
         Self::AlreadyPurchased,
         Self::ActivityNotOpen,
@@ -133,6 +139,11 @@ impl Kind {
                 "body-too-large",
                 StatusCode::PAYLOAD_TOO_LARGE,
                 "The body is too large",
+            ),
+            Self::BodyTooSlow => (
+                "body-too-slow",
+                StatusCode::REQUEST_TIMEOUT,
+                "The body did not arrive in time",
             ),
             Self::SoldOut => ("sold-out", StatusCode::CONFLICT, "Too little is left"),
             Self::AlreadyPurchased => (
@@ -208,13 +219,13 @@ impl Kind {
 
 impl Problem {
     pub(super) fn new(kind: Kind, detail: impl Into<String>) -> Self {
-        Self {
+        Self(Box::new(Told {
             kind,
             detail: detail.into(),
             more: Map::new(),
             retry_after: None,
             headers: Vec::new(),
-        }
+        }))
     }
 
     pub(super) fn invalid(detail: impl Into<String>) -> Self {
@@ -223,18 +234,18 @@ impl Problem {
 
     /// A member beside the standard ones.
     pub(super) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
-        self.more.insert(name.to_string(), value.into());
+        self.0.more.insert(name.to_string(), value.into());
         self
     }
 
     pub(super) fn header(mut self, name: HeaderName, value: impl Into<String>) -> Self {
-        self.headers.push((name, value.into()));
+        self.0.headers.push((name, value.into()));
         self
     }
 
     /// The same key may be sent again, after this long.
     fn same_key_after(mut self, wait: Duration) -> Self {
-        self.retry_after = Some(wait);
+        self.0.retry_after = Some(wait);
         self.with("retry_with_same_key", true)
     }
 
@@ -246,31 +257,41 @@ impl Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let (name, status, title) = self.kind.row();
+        let Told {
+            kind,
+            detail,
+            more,
+            retry_after,
+            headers: more_headers,
+        } = *self.0;
+        let (name, status, title) = kind.row();
         let mut body = Map::new();
         body.insert("type".into(), json!(format!("/problems/{name}")));
         body.insert("title".into(), json!(title));
         body.insert("status".into(), json!(status.as_u16()));
-        body.insert("detail".into(), json!(self.detail));
-        body.extend(self.more);
+        body.insert("detail".into(), json!(detail));
+        body.extend(more);
         let mut response = (status, Json(Value::Object(body))).into_response();
         let headers = response.headers_mut();
         headers.insert(
             header::CONTENT_TYPE,
             HeaderValue::from_static("application/problem+json"),
         );
-        if let Some(wait) = self.retry_after {
-            // Rounded up: a client that comes a moment too early has come for nothing.
-            let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
-            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds.max(1)));
+        if let Some(wait) = retry_after {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(whole_seconds(wait)));
         }
-        for (name, value) in self.headers {
+        for (name, value) in more_headers {
             if let Ok(value) = HeaderValue::from_str(&value) {
                 headers.insert(name, value);
             }
         }
         response
     }
+}
+
+/// Rounded up: a client that comes a moment too early has come for nothing.
+fn whole_seconds(wait: Duration) -> u64 {
+    (wait.as_secs() + u64::from(wait.subsec_nanos() > 0)).max(1)
 }
 
 impl From<InvalidId> for Problem {
@@ -296,6 +317,7 @@ impl From<FlowError> for Problem {
                     .with("strategy", strategy.as_str())
                     .same_key_after(RETRY_AWAY)
             }
+            FlowError::Busy(_) => Self::new(Kind::Busy, detail).same_key_after(RETRY_SOON),
             FlowError::Deduct(error) => error.into(),
         }
     }
@@ -307,7 +329,7 @@ impl From<DeductError> for Problem {
         match error {
             DeductError::Unavailable { server, .. } => Self::new(
                 Kind::StrategyUnavailable,
-                format!("{detail}; nothing was sold"),
+                format!("{detail}; nothing was done, try again after Retry-After"),
             )
             .with("server", server)
             .same_key_after(RETRY_AWAY),
@@ -333,7 +355,7 @@ pub(super) fn refusal(answer: Answer) -> Result<Answer, Problem> {
     let ending = match answer {
         Answer::Limited(refusal) => {
             let detail = format!(
-                "the {} bucket is empty: it holds {} and gains {} a second",
+                "the {} bucket is empty: it holds {} and gains {} a second; send the same Idempotency-Key again after Retry-After",
                 refusal.bucket, refusal.quota.capacity, refusal.quota.per_s
             );
             let mut problem = Problem::new(Kind::Limited, detail)
@@ -348,10 +370,10 @@ pub(super) fn refusal(answer: Answer) -> Result<Answer, Problem> {
                     format!(
                         "\"{}\";r=0;t={}",
                         refusal.bucket,
-                        refusal.retry_after.as_secs().max(1)
+                        whole_seconds(refusal.retry_after)
                     ),
                 );
-            problem.retry_after = Some(refusal.retry_after);
+            problem.0.retry_after = Some(refusal.retry_after);
             return Err(problem);
         }
         Answer::Ended(ending) => ending,
@@ -360,14 +382,15 @@ pub(super) fn refusal(answer: Answer) -> Result<Answer, Problem> {
         Ending::Booked { .. } | Ending::Accepted(_) | Ending::Replayed(_) => {
             return Ok(Answer::Ended(ending));
         }
-        Ending::SoldOut { sku, left } => {
-            Problem::new(Kind::SoldOut, format!("{left} of {sku} are left"))
-                .with("sku", sku.as_str())
-                .with("left", left)
-        }
+        Ending::SoldOut { sku, left } => Problem::new(
+            Kind::SoldOut,
+            format!("{left} of {sku} are left; nothing was sold"),
+        )
+        .with("sku", sku.as_str())
+        .with("left", left),
         Ending::AlreadyPurchased(id) => Problem::new(
             Kind::AlreadyPurchased,
-            format!("order {id} is this user's in this activity"),
+            format!("order {id} is this user's in this activity; pay or cancel that one"),
         )
         .with("order_id", id.to_string())
         .with("order", format!("/v1/orders/{id}")),
@@ -393,30 +416,37 @@ pub(super) fn refusal(answer: Answer) -> Result<Answer, Problem> {
             let closes_at = clock::rfc3339(closed_at_ms);
             Problem::new(
                 Kind::ActivityEnded,
-                format!("it was closed, or its time was over at {closes_at}"),
+                format!("it was closed, or its time was over at {closes_at}; no more is sold"),
             )
             .with("closes_at", closes_at)
         }
-        Ending::UnknownSku(sku) => Problem::invalid(format!("the activity does not sell {sku}")),
-        Ending::Busy(Contention::LockTimeout) => {
-            Problem::new(Kind::LockTimeout, "others hold the lock; nothing was sold")
-                .same_key_after(RETRY_SOON)
-        }
+        Ending::UnknownSku(sku) => Problem::invalid(format!(
+            "the activity does not sell {sku}; read the activity for what it sells"
+        )),
+        Ending::Busy(Contention::LockTimeout) => Problem::new(
+            Kind::LockTimeout,
+            "others hold the lock; nothing was sold, try again",
+        )
+        .same_key_after(RETRY_SOON),
         Ending::Busy(
             why @ (Contention::LeaseLost | Contention::FencedOut | Contention::Database),
         ) => {
             let detail = match why {
-                Contention::LeaseLost => "the lease ended before the first write; nothing was sold",
-                Contention::FencedOut => "a later holder has claimed the stock; nothing was sold",
+                Contention::LeaseLost => {
+                    "the lease ended before the first write; nothing was sold, try again"
+                }
+                Contention::FencedOut => {
+                    "a later holder has claimed the stock; nothing was sold, try again"
+                }
                 Contention::Database | Contention::LockTimeout => {
-                    "too many at once; nothing was sold"
+                    "too many at once; nothing was sold, try again"
                 }
             };
             Problem::new(Kind::Busy, detail).same_key_after(RETRY_SOON)
         }
         Ending::Recovering => Problem::new(
             Kind::GateRecovering,
-            "the gate is being rebuilt from the database; nothing was sold",
+            "the gate is being rebuilt from the database; nothing was sold, try again",
         )
         .same_key_after(RETRY_SOON),
     })
