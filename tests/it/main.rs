@@ -1,5 +1,6 @@
 //! Tests on real servers.
 
+mod bad_input;
 mod books;
 mod broken_lock;
 mod compare;
@@ -12,6 +13,8 @@ mod lab_ends;
 mod locks;
 mod purchase;
 mod readme;
+mod rest;
 mod servers;
 mod store;
+mod wire;
 mod world;

@@ -1,6 +1,7 @@
 //! The servers all tests share, service processes on them, and a client that speaks to those.
 
 use std::future::Future;
+use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -24,7 +25,23 @@ pub(crate) struct World {
 /// A running service process.
 pub(crate) struct Service {
     ward: Ward,
+    log: PathBuf,
     pub(crate) api: Api,
+}
+
+/// How a process is started: `flashlock` with these arguments, variables and working directory.
+#[derive(Debug, Default)]
+pub(crate) struct Start {
+    pub(crate) args: Vec<String>,
+    pub(crate) env: Vec<(String, String)>,
+    pub(crate) dir: Option<PathBuf>,
+}
+
+/// A service that ended instead of listening.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    pub(crate) code: i32,
+    pub(crate) said: String,
 }
 
 /// A client of one service process.
@@ -88,6 +105,16 @@ impl World {
         made.await.expect("no panic").expect("a fresh database")
     }
 
+    /// A fresh, empty directory.
+    pub(crate) fn directory(&self) -> PathBuf {
+        let path = self
+            .lab
+            .directory()
+            .join(uuid::Uuid::now_v7().simple().to_string());
+        std::fs::create_dir(&path).expect("a directory");
+        path
+    }
+
     /// The options of a service that has every server of the lab.
     pub(crate) fn everything(&self, database_url: &str) -> Vec<(String, String)> {
         let set = |name: &str, value: String| (format!("FLASHLOCK_{name}"), value);
@@ -118,32 +145,56 @@ impl Service {
 
     /// The same; `Err` is what it said before it ended.
     pub(crate) async fn try_start(env: &[(String, String)]) -> Result<Self, String> {
+        let start = Start {
+            env: env.to_vec(),
+            ..Start::default()
+        };
+        Self::start_with(&start)
+            .await
+            .map_err(|refused| refused.said)
+    }
+
+    /// The same with arguments and a working directory. It listens on a free port of loopback
+    /// unless `start` says otherwise.
+    pub(crate) async fn start_with(start: &Start) -> Result<Self, Refused> {
         let log = world()
             .lab
             .directory()
             .join(format!("{}.log", uuid::Uuid::now_v7()));
         let mut spec = WardSpec::new(env!("CARGO_BIN_EXE_flashlock"), &log)
             .arg("serve")
+            .args(start.args.clone())
             .env("FLASHLOCK_LISTEN", "127.0.0.1:0")
             .stdout(Stdout::Lines)
             .end(EndSignal::Kill);
-        for (name, value) in env {
+        for (name, value) in &start.env {
             spec = spec.env(name, value);
+        }
+        if let Some(dir) = &start.dir {
+            spec = spec.dir(dir);
         }
         let mut ward = Ward::spawn(&spec).await.expect("sh is there");
         let line = tokio::time::timeout(START, ward.next_line()).await;
         let said = || std::fs::read_to_string(&log).unwrap_or_default();
         let Ok(Some(line)) = line else {
-            return Err(said());
+            let ended = tokio::time::timeout(START, ward.ended()).await;
+            return Err(Refused {
+                code: ended.unwrap_or(-1),
+                said: said(),
+            });
         };
-        let url = line
-            .strip_prefix("listening on ")
-            .ok_or_else(said)?
-            .to_string();
+        let url = line.strip_prefix("listening on ");
+        let url = url.unwrap_or_else(|| panic!("{line}: {}", said()));
         Ok(Self {
             ward,
-            api: Api::new(url),
+            api: Api::new(url.to_string()),
+            log,
         })
+    }
+
+    /// What it has said on stderr so far.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
     /// Kills it, as a crash would.
@@ -155,7 +206,7 @@ impl Service {
     }
 
     /// Asks it to stop, and waits until it has.
-    pub(crate) async fn stop(self, wait: Duration) -> bool {
+    pub(crate) async fn stop(&self, wait: Duration) -> bool {
         self.ward.signal(flashlock::lab::process::Signal::TERM);
         tokio::time::timeout(wait, self.ward.ended())
             .await
@@ -177,6 +228,15 @@ impl Api {
             url,
             client,
             token: None,
+        }
+    }
+
+    /// The same service through connections of its own: those of a client end with the test that
+    /// made them.
+    pub(crate) fn afresh(&self) -> Self {
+        Self {
+            token: self.token.clone(),
+            ..Self::new(self.url.clone())
         }
     }
 
