@@ -17,14 +17,12 @@ pub mod read;
 pub mod service;
 pub mod stats;
 
-use std::path::Path;
-
-use tempfile::TempDir;
+use std::path::PathBuf;
 
 use crate::clock;
 use crate::lab::{self, Lab, LabError, LabPlan, ServerState};
 use crate::run::{Cell, Limit, Run, RunInfo, SCHEMA, Verdict};
-use crate::strategy::Strategy;
+use crate::strategy::{Need, Strategy};
 
 use cell::{Bench, CellError};
 use environment::Settings;
@@ -33,8 +31,8 @@ use progress::{Progress, summary};
 
 /// What this program was built from, where the build could tell.
 const COMMIT: Option<&str> = option_env!("BUILD_COMMIT");
-/// Begins a directory's name; the rest is random.
-const DIR_PREFIX: &str = "flashlock-compare-";
+/// Where SQLite's files and the services' logs are, in the lab's directory.
+const FILES: &str = "compare";
 
 /// Why there is no run.
 #[derive(Debug, thiserror::Error)]
@@ -53,11 +51,12 @@ pub enum BenchError {
 
 /// The servers of a run, whoever started them.
 struct Ground {
-    lab: Option<Lab>,
+    /// Without a server where those are given: its directory goes with this process, however it ends.
+    lab: Lab,
     servers: Servers,
     settings: Settings,
     /// SQLite's files and the services' logs.
-    files: TempDir,
+    files: PathBuf,
 }
 
 /// Runs the comparison. `Ok` whatever the verdicts are.
@@ -85,7 +84,7 @@ pub async fn run(plan: &Plan, progress: &Progress) -> Result<Run, BenchError> {
         disturbances.extend(disturbed);
     }
     disturbances.extend(invalid(&results));
-    let environment = environment::describe(ground.data(), ground.settings.clone());
+    let environment = environment::describe(&ground.files, ground.settings.clone());
     ground.stop().await;
     Ok(Run {
         schema: SCHEMA,
@@ -138,32 +137,24 @@ pub fn exit_code(run: &Run) -> u8 {
 
 impl Ground {
     async fn prepare(plan: &Plan) -> Result<Self, BenchError> {
-        let files = tempfile::Builder::new()
-            .prefix(DIR_PREFIX)
-            .tempdir()
-            .map_err(|source| BenchError::Directory {
-                what: "cannot create a temporary directory".to_string(),
-                source,
-            })?;
-        let (lab, servers) = match &plan.servers {
-            ServersFrom::Given(servers) => (None, servers.clone()),
-            ServersFrom::Lab => {
-                let lab = Lab::start(&lab_plan(plan)).await?;
-                let servers = Servers {
-                    database_url: None,
-                    redis_url: lab.redis_url(),
-                    redlock_urls: lab.redlock_urls(),
-                    zookeeper: lab.zookeeper(),
-                };
-                (Some(lab), servers)
-            }
+        let lab = Lab::start(&lab_plan(plan)).await?;
+        let files = lab.directory().join(FILES);
+        std::fs::create_dir(&files).map_err(|source| BenchError::Directory {
+            what: format!("cannot create {}", files.display()),
+            source,
+        })?;
+        let servers = match &plan.servers {
+            ServersFrom::Given(servers) => servers.clone(),
+            ServersFrom::Lab => Servers {
+                database_url: None,
+                redis_url: lab.redis_url(),
+                redlock_urls: lab.redlock_urls(),
+                zookeeper: lab.zookeeper(),
+            },
         };
-        let mut settings = match &lab {
-            Some(lab) => lab.settings().await,
-            None => Settings::new(),
-        };
+        let mut settings = lab.settings().await;
         if plan.database == DatabaseKind::Sqlite {
-            settings.insert("sqlite".to_string(), environment::sqlite(files.path()));
+            settings.insert("sqlite".to_string(), environment::sqlite(&files));
         }
         Ok(Self {
             lab,
@@ -173,20 +164,17 @@ impl Ground {
         })
     }
 
-    /// Where the data of the servers is.
-    fn data(&self) -> &Path {
-        self.lab.as_ref().map_or(self.files.path(), Lab::directory)
-    }
-
     /// The servers with an empty database of this name; with given servers, the given one.
     async fn with_database(&self, plan: &Plan, name: &str) -> Result<Servers, BenchError> {
-        let Some(lab) = &self.lab else {
-            return Ok(self.servers.clone());
-        };
+        match &plan.servers {
+            ServersFrom::Given(servers) => return Ok(servers.clone()),
+            ServersFrom::Lab => {}
+        }
+        let lab = &self.lab;
         let name = format!("compare_{}", name.replace('-', "_"));
         let kind = match plan.database {
             DatabaseKind::Sqlite => {
-                let file = self.files.path().join(format!("{name}.db"));
+                let file = self.files.join(format!("{name}.db"));
                 return Ok(Servers {
                     database_url: Some(format!("sqlite:{}", file.display())),
                     ..self.servers.clone()
@@ -220,11 +208,11 @@ impl Ground {
         let bench = Bench {
             plan,
             servers: servers.as_ref().unwrap_or(&self.servers),
-            lab: self.lab.as_ref(),
-            logs: self.files.path(),
+            lab: &self.lab,
+            logs: &self.files,
             durability,
         };
-        let blank = bench.blank(strategy);
+        let blank = cell::blank(plan, durability, strategy);
         let measured = match (&servers, self.missing(strategy)) {
             (Err(error), _) => skipped(blank, error.to_string()),
             (Ok(_), Some(why)) => skipped(blank, why),
@@ -240,23 +228,13 @@ impl Ground {
 
     /// What to install for this strategy, where the lab says that it is not.
     fn missing(&self, strategy: Strategy) -> Option<String> {
-        let lab = self.lab.as_ref()?;
-        let kind = match strategy {
-            Strategy::RedisSetNx | Strategy::RedisLua => "redis",
-            Strategy::Redlock => "redlock",
-            Strategy::Zookeeper => "zookeeper",
-            Strategy::DbUniqueInsert | Strategy::DbConditionalUpdate | Strategy::NoLock => {
-                return None;
-            }
-        };
-        not_there(lab, |id| id == kind)
+        let needs = strategy.entry().needs;
+        not_there(&self.lab, |id| needs.iter().any(|need| id == kind(*need)))
     }
 
     /// Ends the servers and waits for it.
     async fn stop(self) {
-        if let Some(lab) = self.lab
-            && let Err(error) = lab.stop().await
-        {
+        if let Err(error) = self.lab.stop().await {
             tracing::warn!(%error, "the lab did not end cleanly");
         }
     }
@@ -275,18 +253,31 @@ fn undecided(mut cell: Cell, error: &CellError) -> (Cell, Vec<String>) {
     (cell, vec![disturbed])
 }
 
-/// Only what the strategies of the plan need.
+/// Only what the strategies of the plan need, and nothing where the servers are given.
 fn lab_plan(plan: &Plan) -> LabPlan {
-    let any = |of: &[Strategy]| plan.strategies.iter().any(|s| of.contains(s));
+    match plan.servers {
+        ServersFrom::Given(_) => return LabPlan::nothing(),
+        ServersFrom::Lab => {}
+    }
+    let any = |need: Need| plan.strategies.iter().any(|s| s.needs(need));
     LabPlan {
-        redis: any(&[Strategy::RedisSetNx, Strategy::RedisLua]),
-        redlock: any(&[Strategy::Redlock]),
-        zookeeper_nodes: match any(&[Strategy::Zookeeper]) {
+        redis: any(Need::Redis),
+        redlock: any(Need::Redlock),
+        zookeeper_nodes: match any(Need::Zookeeper) {
             true => plan.zookeeper_nodes,
             false => 0,
         },
         postgres: plan.database == DatabaseKind::Postgres,
         mariadb: plan.database == DatabaseKind::Mysql,
+    }
+}
+
+/// What the lab calls the servers of a need.
+fn kind(need: Need) -> &'static str {
+    match need {
+        Need::Redis => "redis",
+        Need::Redlock => "redlock",
+        Need::Zookeeper => "zookeeper",
     }
 }
 
@@ -315,15 +306,15 @@ async fn limits_of(ground: &Ground, plan: &Plan) -> Result<Vec<Limit>, BenchErro
     let spec = service::ServiceSpec {
         binary: plan.service.clone(),
         servers: servers.clone(),
-        logs: ground.files.path().to_path_buf(),
+        logs: ground.files.clone(),
         name: "limits".to_string(),
     };
     // Without its tables there is no row to commit; the strategies will say the same, each its own.
     if let Err(error) = spec.migrate().await {
         tracing::warn!(%error, "the database's limits are not measured");
-        return Ok(limits::measure(&ground.servers, ground.data()).await);
+        return Ok(limits::measure(&ground.servers, &ground.files).await);
     }
-    let mut measured = limits::measure(&servers, ground.data()).await;
+    let mut measured = limits::measure(&servers, &ground.files).await;
     match spec.start(plan.instances).await {
         Ok(services) => {
             let client = load::client(plan.load.concurrency, &plan.load.patience);
@@ -346,15 +337,7 @@ mod tests {
     use crate::bench::plan::tests::plan;
 
     fn cell(strategy: Strategy, verdict: Verdict, oversold: i64) -> Cell {
-        let plan = plan();
-        let bench = Bench {
-            plan: &plan,
-            servers: &Servers::default(),
-            lab: None,
-            logs: Path::new("."),
-            durability: "fsync",
-        };
-        let mut cell = bench.blank(strategy);
+        let mut cell = cell::blank(&plan(), "fsync", strategy);
         cell.safety.verdict = verdict;
         cell.safety.oversold = oversold;
         cell
@@ -375,7 +358,7 @@ mod tests {
                 plan: plan.info(),
                 disturbances: Vec::new(),
             },
-            environment: environment::describe(Path::new("."), Settings::new()),
+            environment: environment::describe(std::path::Path::new("."), Settings::new()),
             limits: Vec::new(),
             results,
         })

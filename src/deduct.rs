@@ -19,11 +19,6 @@ use crate::sale::{Activity, OrderId, Sku};
 pub trait Deduct: Send + Sync + std::fmt::Debug {
     fn guarantees(&self) -> Guarantees;
 
-    /// Whether it sells under a lock, so that an activity's guard means something.
-    fn has_lock(&self) -> bool {
-        false
-    }
-
     /// Whether the servers it relies on answer now. `Err` names the one that does not, and what to do.
     async fn ready(&self) -> Result<(), DeductError>;
 

@@ -6,6 +6,7 @@ mod body;
 mod error;
 mod order;
 mod purchase;
+mod refusal;
 mod strategy;
 
 use std::future::Future;

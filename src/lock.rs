@@ -126,8 +126,6 @@ pub struct Guarantees {
     pub protects_by: &'static str,
     /// Where the sellable stock lives while the sale runs.
     pub stock_lives_in: &'static str,
-    /// What must be configured, such as `redis`; empty when the database is enough.
-    pub needs: &'static [&'static str],
     /// Waiters are served in the order in which they came.
     pub fair: bool,
     /// A holder whose lease has ended can be told apart by its token.

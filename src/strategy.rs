@@ -45,20 +45,60 @@ pub struct Missing(pub String);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownStrategy(pub String);
 
+/// What a strategy's file says of it before it is opened.
+#[derive(Debug, Clone, Copy)]
+pub struct Entry {
+    pub kind: Kind,
+    /// Beside the database.
+    pub needs: &'static [Need],
+    open: fn(&Servers) -> Result<Box<dyn Deduct>, Missing>,
+}
+
+/// How a strategy keeps buyers apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// By a lock with a lease: an activity's guard means something.
+    Lock,
+    /// By one atomic statement of the database.
+    Atomic,
+    /// By the gate in Redis, which has books of its own.
+    Gate,
+    /// Not at all: it is there to be seen failing, and not for a sale.
+    Control,
+}
+
+/// A server that has to be configured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Need {
+    Redis,
+    Redlock,
+    Zookeeper,
+}
+
 // === impl Strategy ===
 
 impl Strategy {
+    /// What its file says of it.
+    pub fn entry(self) -> Entry {
+        match self {
+            Self::RedisSetNx => redis_set_nx::ENTRY,
+            Self::Redlock => redlock::ENTRY,
+            Self::Zookeeper => zookeeper::ENTRY,
+            Self::DbUniqueInsert => db_unique_insert::ENTRY,
+            Self::DbConditionalUpdate => db_conditional_update::ENTRY,
+            Self::RedisLua => redis_lua::ENTRY,
+            Self::NoLock => no_lock::ENTRY,
+        }
+    }
+
     /// Opens the strategy. Its servers need not answer yet.
     pub fn open(self, servers: &Servers) -> Result<Box<dyn Deduct>, Missing> {
-        match self {
-            Self::RedisSetNx => redis_set_nx::open(servers),
-            Self::Redlock => redlock::open(servers),
-            Self::Zookeeper => zookeeper::open(servers),
-            Self::DbUniqueInsert => db_unique_insert::open(servers),
-            Self::DbConditionalUpdate => db_conditional_update::open(servers),
-            Self::RedisLua => redis_lua::open(servers),
-            Self::NoLock => no_lock::open(servers),
-        }
+        (self.entry().open)(servers)
+    }
+
+    pub fn needs(self, server: Need) -> bool {
+        self.entry().needs.contains(&server)
     }
 
     pub fn all() -> &'static [Self] {
@@ -77,7 +117,7 @@ impl Strategy {
 
     /// It is there to be seen failing, and not for a sale.
     pub fn is_control(self) -> bool {
-        self == Self::NoLock
+        self.entry().kind == Kind::Control
     }
 }
 

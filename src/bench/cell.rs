@@ -17,7 +17,7 @@ use super::service::{ServiceError, ServiceSpec, Services};
 use crate::lab::{Lab, ServerId};
 use crate::run::{Cell, CpuPerOrder, Quantiles, Safety};
 use crate::sale::ActivityId;
-use crate::strategy::Strategy;
+use crate::strategy::{Kind, Need, Strategy};
 
 /// The control oversells by chance; so often it gets another.
 pub const CONTROL_BURSTS_MAX: u32 = 5;
@@ -35,8 +35,8 @@ pub struct Bench<'a> {
     pub plan: &'a Plan,
     /// With the database of this cell.
     pub servers: &'a Servers,
-    /// `None` when the servers are not ours: then their CPU time is not known.
-    pub lab: Option<&'a Lab>,
+    /// Has no server when they were given: then their CPU time is not known.
+    pub lab: &'a Lab,
     pub logs: &'a std::path::Path,
     pub durability: &'static str,
 }
@@ -230,14 +230,9 @@ impl Bench<'_> {
         let burst = load::burst(client, &target, load, &clicks, on_end).await;
         let generator = cpu::read(&[std::process::id()]);
         step.now("reading the stores");
-        let gate_url = match strategy {
-            Strategy::RedisLua => self.servers.redis_url.as_deref(),
-            Strategy::RedisSetNx
-            | Strategy::Redlock
-            | Strategy::Zookeeper
-            | Strategy::DbUniqueInsert
-            | Strategy::DbConditionalUpdate
-            | Strategy::NoLock => None,
+        let gate_url = match strategy.entry().kind {
+            Kind::Gate => self.servers.redis_url.as_deref(),
+            Kind::Lock | Kind::Atomic | Kind::Control => None,
         };
         if let Some(url) = gate_url {
             read::rest(url, &activity).await;
@@ -294,7 +289,7 @@ impl Bench<'_> {
     fn cpu(&self, strategy: Strategy, services: &Services) -> Cpu {
         let of = |kinds: &[&str]| {
             let pids: Vec<u32> = self
-                .lab?
+                .lab
                 .pids()
                 .into_iter()
                 .filter(|(id, _): &(ServerId, _)| kinds.contains(&id.kind()))
@@ -303,19 +298,20 @@ impl Bench<'_> {
             cpu::read(&pids)
         };
         // What a server does while nobody asks it is not part of an order.
-        let (redis, zookeeper): (&[&str], &[&str]) = match strategy {
-            Strategy::RedisSetNx | Strategy::RedisLua => (&["redis"], &[]),
-            Strategy::Redlock => (&["redlock"], &[]),
-            Strategy::Zookeeper => (&[], &["zookeeper"]),
-            Strategy::DbUniqueInsert | Strategy::DbConditionalUpdate | Strategy::NoLock => {
-                (&[], &[])
+        let mut redis: Vec<&str> = Vec::new();
+        let mut zookeeper: Vec<&str> = Vec::new();
+        for need in strategy.entry().needs {
+            match need {
+                Need::Redis => redis.push("redis"),
+                Need::Redlock => redis.push("redlock"),
+                Need::Zookeeper => zookeeper.push("zookeeper"),
             }
-        };
+        }
         Cpu {
             generator: cpu::read(&[std::process::id()]),
             service: cpu::read(&services.pids()),
-            redis: of(redis),
-            zookeeper: of(zookeeper),
+            redis: of(&redis),
+            zookeeper: of(&zookeeper),
             database: of(&["postgres", "mariadb"]),
         }
     }
@@ -356,39 +352,38 @@ impl Bench<'_> {
             cpu_us_per_order: cpu_per_order(&cpu.0, &cpu.1, booked),
             answers: burst.answers,
             safety,
-            ..self.blank(strategy)
+            ..blank(self.plan, self.durability, strategy)
         }
     }
+}
 
-    /// A row without a result: everything zero, nothing known.
-    pub fn blank(&self, strategy: Strategy) -> Cell {
-        let plan = self.plan;
-        Cell {
-            strategy: strategy.name().to_string(),
-            database: plan.database.as_str().to_string(),
-            guard: plan.guard.as_str().to_string(),
-            batch_max: plan.batch_max,
-            instances: u64::from(plan.instances),
-            durability: self.durability.to_string(),
-            control: strategy.is_control(),
-            stock: u64::try_from(plan.load.stock).unwrap_or(0),
-            attempts: 0,
-            booked: 0,
-            sold_out: 0,
-            already_purchased: 0,
-            limited: 0,
-            busy: 0,
-            unknown: 0,
-            unexpected: 0,
-            answers: std::collections::BTreeMap::new(),
-            elapsed_s: 0.0,
-            goodput_per_s: None,
-            latency_ms: Quantiles::default(),
-            service_ms: Quantiles::default(),
-            cpu_us_per_order: CpuPerOrder::default(),
-            safety: check::undecided("not run"),
-            skipped: None,
-        }
+/// A row without a result: everything zero, nothing known.
+pub fn blank(plan: &Plan, durability: &str, strategy: Strategy) -> Cell {
+    Cell {
+        strategy: strategy.name().to_string(),
+        database: plan.database.as_str().to_string(),
+        guard: plan.guard.as_str().to_string(),
+        batch_max: plan.batch_max,
+        instances: u64::from(plan.instances),
+        durability: durability.to_string(),
+        control: strategy.is_control(),
+        stock: u64::try_from(plan.load.stock).unwrap_or(0),
+        attempts: 0,
+        booked: 0,
+        sold_out: 0,
+        already_purchased: 0,
+        limited: 0,
+        busy: 0,
+        unknown: 0,
+        unexpected: 0,
+        answers: std::collections::BTreeMap::new(),
+        elapsed_s: 0.0,
+        goodput_per_s: None,
+        latency_ms: Quantiles::default(),
+        service_ms: Quantiles::default(),
+        cpu_us_per_order: CpuPerOrder::default(),
+        safety: check::undecided("not run"),
+        skipped: None,
     }
 }
 

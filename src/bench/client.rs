@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::plan::{LimitsMode, Plan};
 use crate::sale::{ActivityId, Watchdog};
-use crate::strategy::Strategy;
+use crate::strategy::{Kind, Strategy};
 
 /// One service process, as an operator reaches it.
 #[derive(Debug, Clone)]
@@ -124,24 +124,13 @@ fn activity(plan: &Plan, strategy: Strategy, stock: i64) -> Value {
             },
         },
     });
-    if has_lock(strategy) {
+    if strategy.entry().kind == Kind::Lock {
         body["guard"] = plan.guard.as_str().into();
     }
     if plan.limits == LimitsMode::On {
         body["limits"] = limits(stock);
     }
     body
-}
-
-/// Whether the strategy has a lease that a guard could honour.
-fn has_lock(strategy: Strategy) -> bool {
-    match strategy {
-        Strategy::RedisSetNx
-        | Strategy::Redlock
-        | Strategy::Zookeeper
-        | Strategy::DbUniqueInsert => true,
-        Strategy::DbConditionalUpdate | Strategy::RedisLua | Strategy::NoLock => false,
-    }
 }
 
 /// Twice the stock at once and then a trickle, as a shop would let in; three clicks a user.

@@ -289,10 +289,6 @@ impl<L: Lock> Deduct for Locked<L> {
         self.lock.guarantees()
     }
 
-    fn has_lock(&self) -> bool {
-        true
-    }
-
     async fn ready(&self) -> Result<(), DeductError> {
         self.lock.ready().await.map_err(|error| match error {
             AcquireError::Unavailable { server, source }

@@ -6,8 +6,9 @@ use serde::Deserialize;
 
 use super::auth::Caller;
 use super::body::{Body, Key, Name};
-use super::error::{Problem, ProblemDetails, refusal};
+use super::error::{Problem, ProblemDetails};
 use super::order::OrderBody;
+use super::refusal::refusal;
 use super::{Shared, accepted, created, replayed};
 use crate::deduct::Ending;
 use crate::flow::Answer;

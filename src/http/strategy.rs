@@ -11,7 +11,7 @@ use super::auth::Reader;
 use super::error::Problem;
 use crate::app::Opened;
 use crate::lock::Guarantees;
-use crate::strategy::Strategy;
+use crate::strategy::{Need, Strategy};
 
 /// Longest wait for a strategy's servers to say that they are there.
 const ASK: Duration = Duration::from_secs(2);
@@ -31,6 +31,8 @@ struct StrategyBody {
     unavailable_because: Option<String>,
     /// It is there to be seen failing, and refused unless the service was started with --allow-control.
     control: bool,
+    /// What must be configured beside the database.
+    needs: &'static [Need],
     /// Absent where the strategy's servers are not configured.
     #[serde(skip_serializing_if = "Option::is_none")]
     guarantees: Option<Guarantees>,
@@ -64,6 +66,7 @@ pub(super) async fn list(
             available: because.is_none(),
             unavailable_because: because,
             control: strategy.is_control(),
+            needs: strategy.entry().needs,
             guarantees,
         }
     });

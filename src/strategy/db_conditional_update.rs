@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use super::{Missing, Servers};
+use super::{Entry, Kind, Missing, Servers};
 use crate::deduct::{self, Closed, Deduct, DeductError, Ending};
 use crate::lock::Guarantees;
 use crate::order::{CloseReason, NewOrder};
@@ -15,7 +15,13 @@ pub struct DbConditionalUpdate {
     store: Store,
 }
 
-pub(super) fn open(servers: &Servers) -> Result<Box<dyn Deduct>, Missing> {
+pub(super) const ENTRY: Entry = Entry {
+    kind: Kind::Atomic,
+    needs: &[],
+    open,
+};
+
+fn open(servers: &Servers) -> Result<Box<dyn Deduct>, Missing> {
     Ok(Box::new(DbConditionalUpdate {
         store: servers.store.clone(),
     }))
@@ -27,7 +33,6 @@ impl Deduct for DbConditionalUpdate {
         Guarantees {
             protects_by: "one UPDATE that takes the units only where that many are left",
             stock_lives_in: "database",
-            needs: &[],
             fair: false,
             fenced: true,
             survives_failover: true,

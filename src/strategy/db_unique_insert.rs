@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Missing, Servers};
+use super::{Entry, Kind, Missing, Servers};
 use crate::deduct::Deduct;
 use crate::keys::LockKey;
 use crate::lock::leased::{Asked, LeaseServer, LeasedGuard, LeasedLock, Source};
@@ -15,7 +15,13 @@ use crate::store::{LockRows, RowGrant, StoreError};
 #[derive(Debug, Clone)]
 pub struct DbUniqueInsertLock(LeasedLock<LockRows>);
 
-pub(super) fn open(servers: &Servers) -> Result<Box<dyn Deduct>, Missing> {
+pub(super) const ENTRY: Entry = Entry {
+    kind: Kind::Lock,
+    needs: &[],
+    open,
+};
+
+fn open(servers: &Servers) -> Result<Box<dyn Deduct>, Missing> {
     Ok(servers.locked(DbUniqueInsertLock::new(servers.store.lock_rows().clone())))
 }
 
@@ -34,7 +40,6 @@ impl Lock for DbUniqueInsertLock {
         Guarantees {
             protects_by: "a lock row with a unique key, taken over once it has expired, renewed by a watchdog",
             stock_lives_in: "database",
-            needs: &[],
             fair: false,
             fenced: true,
             survives_failover: true,

@@ -2,7 +2,7 @@
 
 use std::future::{Future, pending};
 
-use super::{Missing, Servers};
+use super::{Entry, Kind, Missing, Servers};
 use crate::clock::{self, Instant};
 use crate::deduct::Deduct;
 use crate::keys::LockKey;
@@ -16,7 +16,13 @@ pub struct NoLock;
 #[derive(Debug)]
 pub struct NoGuard;
 
-pub(super) fn open(servers: &Servers) -> Result<Box<dyn Deduct>, Missing> {
+pub(super) const ENTRY: Entry = Entry {
+    kind: Kind::Control,
+    needs: &[],
+    open,
+};
+
+fn open(servers: &Servers) -> Result<Box<dyn Deduct>, Missing> {
     Ok(servers.locked(NoLock))
 }
 
@@ -27,7 +33,6 @@ impl Lock for NoLock {
         Guarantees {
             protects_by: "nothing: the control that must oversell",
             stock_lives_in: "database",
-            needs: &[],
             fair: false,
             fenced: false,
             survives_failover: false,

@@ -12,7 +12,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rand::RngExt;
 
-use super::{Missing, Servers};
+use super::{Entry, Kind, Missing, Need, Servers};
 use crate::deduct::{Closed, Deduct, DeductError, Ending};
 use crate::gate::rebuild::{Rebuilt, is_recovering, rebuild, shut_state};
 use crate::gate::recovery::{Next, Recovery, Seen};
@@ -90,7 +90,13 @@ pub struct RedisLua {
 
 type Answer = Result<Ending, DeductError>;
 
-pub(super) fn open(servers: &Servers) -> Result<Box<dyn Deduct>, Missing> {
+pub(super) const ENTRY: Entry = Entry {
+    kind: Kind::Gate,
+    needs: &[Need::Redis],
+    open,
+};
+
+fn open(servers: &Servers) -> Result<Box<dyn Deduct>, Missing> {
     let gate = Gate::new(servers.redis_url()?).map_err(Servers::not_redis)?;
     let store = Arc::new(servers.store.clone());
     Ok(Box::new(RedisLua::new(gate, store.clone(), store)))
@@ -233,7 +239,6 @@ impl Deduct for RedisLua {
         Guarantees {
             protects_by: "one Lua script that dedupes, deducts and writes the hold; no lock",
             stock_lives_in: "redis, settled into the database",
-            needs: &["redis"],
             fair: false,
             fenced: false,
             survives_failover: true,

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Missing, Servers};
+use super::{Entry, Kind, Missing, Need, Servers};
 use crate::deduct::Deduct;
 use crate::keys::LockKey;
 use crate::lock::leased::{Asked, LeaseServer, LeasedGuard, LeasedLock, Source};
@@ -24,7 +24,13 @@ pub struct RedisSetNxLock(LeasedLock<OneRedis>);
 #[derive(Debug, Clone)]
 pub struct OneRedis(Arc<Node>);
 
-pub(super) fn open(servers: &Servers) -> Result<Box<dyn Deduct>, Missing> {
+pub(super) const ENTRY: Entry = Entry {
+    kind: Kind::Lock,
+    needs: &[Need::Redis],
+    open,
+};
+
+fn open(servers: &Servers) -> Result<Box<dyn Deduct>, Missing> {
     let lock = RedisSetNxLock::new(servers.redis_url()?).map_err(Servers::not_redis)?;
     Ok(servers.locked(lock))
 }
@@ -53,7 +59,6 @@ impl Lock for RedisSetNxLock {
         Guarantees {
             protects_by: "SET key owner NX PX on one Redis, released by compare-and-delete, renewed by a watchdog",
             stock_lives_in: "database",
-            needs: &["redis"],
             fair: false,
             fenced: true,
             survives_failover: false,

@@ -18,7 +18,7 @@ use rand::RngExt;
 use rslock::{LockError, LockManager};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Missing, Servers};
+use super::{Entry, Kind, Missing, Need, Servers};
 use crate::clock::{self, Instant};
 use crate::deduct::Deduct;
 use crate::keys::LockKey;
@@ -80,7 +80,13 @@ struct Ownership {
 
 // === impl RedlockLock ===
 
-pub(super) fn open(servers: &Servers) -> Result<Box<dyn Deduct>, Missing> {
+pub(super) const ENTRY: Entry = Entry {
+    kind: Kind::Lock,
+    needs: &[Need::Redlock],
+    open,
+};
+
+fn open(servers: &Servers) -> Result<Box<dyn Deduct>, Missing> {
     if servers.redlock_urls.is_empty() {
         let advice = "no RedLock nodes are configured: set redlock_urls to three or more independent Redis, with commas";
         return Err(Missing(advice.to_string()));
@@ -116,7 +122,6 @@ impl Lock for RedlockLock {
         Guarantees {
             protects_by: "RedLock: SET key owner NX PX on a majority of independent Redis",
             stock_lives_in: "database",
-            needs: &["redlock"],
             fair: false,
             fenced: true,
             survives_failover: false,

@@ -19,7 +19,7 @@ use zookeeper_client::{
     OwnedLockClient, SessionState, StateWatcher,
 };
 
-use super::{Missing, Servers};
+use super::{Entry, Kind, Missing, Need, Servers};
 use crate::clock::{self, Instant};
 use crate::deduct::Deduct;
 use crate::keys::LockKey;
@@ -83,7 +83,13 @@ struct Contender {
     czxid: i64,
 }
 
-pub(super) fn open(servers: &Servers) -> Result<Box<dyn Deduct>, Missing> {
+pub(super) const ENTRY: Entry = Entry {
+    kind: Kind::Lock,
+    needs: &[Need::Zookeeper],
+    open,
+};
+
+fn open(servers: &Servers) -> Result<Box<dyn Deduct>, Missing> {
     let advice = "no ZooKeeper is configured: set zookeeper to host:port,host:port";
     let ensemble = servers
         .zookeeper
@@ -112,7 +118,6 @@ impl Lock for ZookeeperLock {
         Guarantees {
             protects_by: "the lowest ephemeral sequential node of a directory, watched by its successor",
             stock_lives_in: "database",
-            needs: &["zookeeper"],
             fair: true,
             fenced: true,
             survives_failover: true,

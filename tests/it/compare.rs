@@ -113,8 +113,9 @@ async fn what_cannot_be_compared_is_a_usage_error_that_says_why() {
     }
 }
 
-/// A long comparison in the middle of its burst, and the processes it has started.
-async fn in_the_middle(out: &Path) -> (Child, Vec<u32>) {
+/// A long comparison in the middle of its burst, with its temporary files in `files`, and the
+/// processes it has started.
+async fn in_the_middle(files: &Path, out: &Path) -> (Child, Vec<u32>) {
     let args = [
         "--strategies",
         "db-conditional-update",
@@ -133,6 +134,7 @@ async fn in_the_middle(out: &Path) -> (Child, Vec<u32>) {
             "--out",
         ])
         .arg(out)
+        .env("TMPDIR", files)
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
     let mut child = command.spawn().expect("it was started");
@@ -177,33 +179,41 @@ fn below(root: u32) -> Vec<u32> {
     found.split_off(1)
 }
 
-async fn all_gone(pids: &[u32]) {
+/// Waits until the processes have ended and nothing is left in `files`.
+async fn all_gone(pids: &[u32], files: &Path) {
+    let left = || std::fs::read_dir(files).map_or(0, Iterator::count);
     let gone = async {
-        while pids.iter().any(|pid| is_alive(*pid)) {
+        while pids.iter().any(|pid| is_alive(*pid)) || left() > 0 {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
     let in_time = tokio::time::timeout(GONE, gone).await;
-    assert!(in_time.is_ok(), "still there: {pids:?}");
+    assert!(
+        in_time.is_ok(),
+        "of {pids:?} and {} files some are left",
+        left()
+    );
 }
 
 #[tokio::test]
-async fn a_comparison_that_is_killed_leaves_no_process() {
+async fn a_comparison_that_is_killed_leaves_nothing_behind() {
     let dir = tempfile::tempdir().expect("a directory");
-    let (mut child, services) = in_the_middle(dir.path()).await;
+    let files = tempfile::tempdir().expect("a directory");
+    let (mut child, services) = in_the_middle(files.path(), dir.path()).await;
     child.kill().await.expect("killed");
-    all_gone(&services).await;
+    all_gone(&services, files.path()).await;
 }
 
 #[tokio::test]
 async fn ctrl_c_ends_a_comparison_and_all_it_started() {
     let dir = tempfile::tempdir().expect("a directory");
-    let (mut child, services) = in_the_middle(dir.path()).await;
+    let files = tempfile::tempdir().expect("a directory");
+    let (mut child, services) = in_the_middle(files.path(), dir.path()).await;
     signal_all(&[child.id().expect("it runs")], Signal::INT);
     let ended = tokio::time::timeout(GONE, child.wait()).await;
     let status = ended.expect("it ends in time").expect("a status");
     assert_eq!(status.code(), Some(130));
-    all_gone(&services).await;
+    all_gone(&services, files.path()).await;
     assert!(
         !dir.path().join("report.json").exists(),
         "half a run is no report"

@@ -74,7 +74,6 @@ impl<S: Seat> Lock for Textbook<S> {
         Guarantees {
             protects_by: "a textbook's lock",
             stock_lives_in: "database",
-            needs: &[],
             fair: false,
             fenced: true,
             survives_failover: false,
