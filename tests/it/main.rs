@@ -11,6 +11,7 @@ mod lab;
 mod lab_compose;
 mod lab_ends;
 mod locks;
+mod outage;
 mod purchase;
 mod readme;
 mod rest;
