@@ -179,10 +179,16 @@ fn guard(
             )),
             guard @ (GuardMode::None | GuardMode::Lease | GuardMode::Fence) => Ok(guard),
         },
-        Kind::Control | Kind::Atomic | Kind::Gate => match given {
+        Kind::Control => match given {
             None | Some(GuardMode::None) => Ok(GuardMode::None),
-            Some(GuardMode::Lease | GuardMode::Fence) => Err(Problem::invalid(format!(
-                "{} takes no lock, so it has no lease and no token to check; leave guard out",
+            Some(GuardMode::Lease | GuardMode::Fence) => Err(Problem::invalid(
+                "no-lock has no lease and no token: its guard is none",
+            )),
+        },
+        Kind::Atomic | Kind::Gate => match given {
+            None => Ok(GuardMode::None),
+            Some(_) => Err(Problem::invalid(format!(
+                "{} takes no lock, so there is nothing to guard; leave guard out",
                 strategy.name()
             ))),
         },

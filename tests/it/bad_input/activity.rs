@@ -24,9 +24,12 @@ async fn the_control_is_refused_unless_it_was_allowed() {
     refused(json!({"strategy": "no-lock"}), "--allow-control").await;
     let explicit = json!({"strategy": "no-lock", "guard": "none"});
     refused(explicit.clone(), "--allow-control").await;
-    for strategy in ["db-unique-insert", "db-conditional-update"] {
-        let unguarded = json!({"strategy": strategy, "guard": "none"});
-        refused(unguarded, "--allow-control").await;
+    let unguarded = json!({"strategy": "db-unique-insert", "guard": "none"});
+    refused(unguarded, "--allow-control").await;
+    // Where there is no lock, no guard is let in either, so that none cannot pass for a choice.
+    for guard in ["none", "lease", "fence"] {
+        let unlocked = json!({"strategy": "db-conditional-update", "guard": guard});
+        refused(unlocked, "takes no lock").await;
     }
 
     let url = world().database("sqlite").await;
