@@ -8,31 +8,27 @@ pub mod client;
 pub mod command;
 pub mod cpu;
 pub mod environment;
+mod ground;
 pub mod history;
 pub mod limits;
 pub mod load;
 pub mod plan;
 pub mod progress;
 pub mod read;
+pub mod row;
 pub mod service;
 pub mod stats;
 
-use std::path::PathBuf;
-
 use crate::clock;
-use crate::lab::{self, Lab, LabError, LabPlan, ServerState};
-use crate::run::{Cell, Limit, Run, RunInfo, SCHEMA, Verdict};
-use crate::strategy::{Need, Strategy};
+use crate::lab::{LabError, LabOptions};
+use crate::run::{Cell, Run, RunInfo, SCHEMA, Verdict};
 
-use cell::{Bench, CellError};
-use environment::Settings;
-use plan::{DatabaseKind, Plan, Servers, ServersFrom};
-use progress::{Progress, summary};
+use ground::Ground;
+use plan::Plan;
+use progress::Progress;
 
 /// What this program was built from, where the build could tell.
 const COMMIT: Option<&str> = option_env!("BUILD_COMMIT");
-/// Where SQLite's files and the services' logs are, in the lab's directory.
-const FILES: &str = "compare";
 
 /// Why there is no run.
 #[derive(Debug, thiserror::Error)]
@@ -49,21 +45,20 @@ pub enum BenchError {
     NoDatabase(&'static str, String),
 }
 
-/// The servers of a run, whoever started them.
-struct Ground {
-    /// Without a server where those are given: its directory goes with this process, however it ends.
-    lab: Lab,
-    servers: Servers,
-    settings: Settings,
-    /// SQLite's files and the services' logs.
-    files: PathBuf,
-}
-
-/// Runs the comparison. `Ok` whatever the verdicts are.
+/// Runs the comparison with the servers that are installed here. `Ok` whatever the verdicts are.
 ///
 /// # Cancel safety
 /// Dropped, every process that it started is ended.
 pub async fn run(plan: &Plan, progress: &Progress) -> Result<Run, BenchError> {
+    run_with(plan, &LabOptions::default(), progress).await
+}
+
+/// The same, on a lab of these options.
+pub async fn run_with(
+    plan: &Plan,
+    lab: &LabOptions,
+    progress: &Progress,
+) -> Result<Run, BenchError> {
     let started_at = clock::rfc3339(clock::wall_ms());
     std::fs::create_dir_all(&plan.out).map_err(|source| BenchError::Directory {
         what: format!("cannot create {}", plan.out.display()),
@@ -71,9 +66,9 @@ pub async fn run(plan: &Plan, progress: &Progress) -> Result<Run, BenchError> {
     })?;
     let step = progress.step("servers");
     step.now("starting");
-    let ground = Ground::prepare(plan).await?;
+    let ground = Ground::prepare(plan, lab).await?;
     step.now("measuring what they can do");
-    let limits = limits_of(&ground, plan).await?;
+    let limits = ground.limits(plan).await;
     step.done(&format!("ready, {} limits measured", limits.len()));
 
     let mut results = Vec::with_capacity(plan.strategies.len());
@@ -84,7 +79,7 @@ pub async fn run(plan: &Plan, progress: &Progress) -> Result<Run, BenchError> {
         disturbances.extend(disturbed);
     }
     disturbances.extend(invalid(&results));
-    let environment = environment::describe(&ground.files, ground.settings.clone());
+    let environment = ground.environment();
     ground.stop().await;
     Ok(Run {
         schema: SCHEMA,
@@ -133,211 +128,15 @@ pub fn exit_code(run: &Run) -> u8 {
     }
 }
 
-// === impl Ground ===
-
-impl Ground {
-    async fn prepare(plan: &Plan) -> Result<Self, BenchError> {
-        let lab = Lab::start(&lab_plan(plan)).await?;
-        let files = lab.directory().join(FILES);
-        std::fs::create_dir(&files).map_err(|source| BenchError::Directory {
-            what: format!("cannot create {}", files.display()),
-            source,
-        })?;
-        let servers = match &plan.servers {
-            ServersFrom::Given(servers) => servers.clone(),
-            ServersFrom::Lab => Servers {
-                database_url: None,
-                redis_url: lab.redis_url(),
-                redlock_urls: lab.redlock_urls(),
-                zookeeper: lab.zookeeper(),
-            },
-        };
-        let mut settings = lab.settings().await;
-        if plan.database == DatabaseKind::Sqlite {
-            settings.insert("sqlite".to_string(), environment::sqlite(&files));
-        }
-        Ok(Self {
-            lab,
-            servers,
-            settings,
-            files,
-        })
-    }
-
-    /// The servers with an empty database of this name; with given servers, the given one.
-    async fn with_database(&self, plan: &Plan, name: &str) -> Result<Servers, BenchError> {
-        match &plan.servers {
-            ServersFrom::Given(servers) => return Ok(servers.clone()),
-            ServersFrom::Lab => {}
-        }
-        let lab = &self.lab;
-        let name = format!("compare_{}", name.replace('-', "_"));
-        let kind = match plan.database {
-            DatabaseKind::Sqlite => {
-                let file = self.files.join(format!("{name}.db"));
-                return Ok(Servers {
-                    database_url: Some(format!("sqlite:{}", file.display())),
-                    ..self.servers.clone()
-                });
-            }
-            DatabaseKind::Postgres => lab::DatabaseKind::Postgres,
-            DatabaseKind::Mysql => lab::DatabaseKind::Mysql,
-        };
-        let url = lab.create_database(kind, &name).await.map_err(|error| {
-            let why = not_there(lab, |id| matches!(id, "postgres" | "mariadb"));
-            let why = why.unwrap_or_else(|| error.to_string());
-            BenchError::NoDatabase(plan.database.as_str(), why)
-        })?;
-        Ok(Servers {
-            database_url: Some(url),
-            ..self.servers.clone()
-        })
-    }
-
-    /// A row for the strategy, whatever happens, and why its figures should not be compared.
-    async fn cell(
-        &self,
-        plan: &Plan,
-        strategy: Strategy,
-        progress: &Progress,
-    ) -> (Cell, Vec<String>) {
-        let name = strategy.name().to_string();
-        let step = progress.step(&name);
-        let servers = self.with_database(plan, &name).await;
-        let durability = environment::durability(plan.database, &self.settings);
-        let bench = Bench {
-            plan,
-            servers: servers.as_ref().unwrap_or(&self.servers),
-            lab: &self.lab,
-            logs: &self.files,
-            durability,
-        };
-        let blank = cell::blank(plan, durability, strategy);
-        let measured = match (&servers, self.missing(strategy)) {
-            (Err(error), _) => skipped(blank, error.to_string()),
-            (Ok(_), Some(why)) => skipped(blank, why),
-            (Ok(_), None) => match bench.run(strategy, &step).await {
-                Ok(measured) => (measured.cell, measured.disturbances),
-                Err(CellError::Unavailable(why)) => skipped(blank, why),
-                Err(error) => undecided(blank, &error),
-            },
-        };
-        step.done(&summary(&measured.0));
-        measured
-    }
-
-    /// What to install for this strategy, where the lab says that it is not.
-    fn missing(&self, strategy: Strategy) -> Option<String> {
-        let needs = strategy.entry().needs;
-        not_there(&self.lab, |id| needs.iter().any(|need| id == kind(*need)))
-    }
-
-    /// Ends the servers and waits for it.
-    async fn stop(self) {
-        if let Err(error) = self.lab.stop().await {
-            tracing::warn!(%error, "the lab did not end cleanly");
-        }
-    }
-}
-
-fn skipped(mut cell: Cell, why: String) -> (Cell, Vec<String>) {
-    cell.safety = check::undecided(&format!("skipped: {why}"));
-    cell.skipped = Some(why);
-    (cell, Vec::new())
-}
-
-/// The strategy is here, and its measurement broke: nothing is known, and that is said.
-fn undecided(mut cell: Cell, error: &CellError) -> (Cell, Vec<String>) {
-    cell.safety = check::undecided(&error.to_string());
-    let disturbed = format!("{}: {error}", cell.strategy);
-    (cell, vec![disturbed])
-}
-
-/// Only what the strategies of the plan need, and nothing where the servers are given.
-fn lab_plan(plan: &Plan) -> LabPlan {
-    match plan.servers {
-        ServersFrom::Given(_) => return LabPlan::nothing(),
-        ServersFrom::Lab => {}
-    }
-    let any = |need: Need| plan.strategies.iter().any(|s| s.needs(need));
-    LabPlan {
-        redis: any(Need::Redis),
-        redlock: any(Need::Redlock),
-        zookeeper_nodes: match any(Need::Zookeeper) {
-            true => plan.zookeeper_nodes,
-            false => 0,
-        },
-        postgres: plan.database == DatabaseKind::Postgres,
-        mariadb: plan.database == DatabaseKind::Mysql,
-    }
-}
-
-/// What the lab calls the servers of a need.
-fn kind(need: Need) -> &'static str {
-    match need {
-        Need::Redis => "redis",
-        Need::Redlock => "redlock",
-        Need::Zookeeper => "zookeeper",
-    }
-}
-
-/// Why a server of the lab does not run.
-fn not_there(lab: &Lab, is: impl Fn(&str) -> bool) -> Option<String> {
-    lab.servers().into_iter().find_map(|server| {
-        if !is(server.id.kind()) {
-            return None;
-        }
-        match server.state {
-            ServerState::Running { .. } => None,
-            ServerState::Stopped { .. } => Some(format!("{} has ended", server.name)),
-            ServerState::NotInstalled { install } => {
-                Some(format!("{} is not installed: {install}", server.name))
-            }
-            ServerState::Failed { log } => {
-                Some(format!("{} did not start; it logged:\n{log}", server.name))
-            }
-        }
-    })
-}
-
-/// The raw servers and a service that does nothing.
-async fn limits_of(ground: &Ground, plan: &Plan) -> Result<Vec<Limit>, BenchError> {
-    let servers = ground.with_database(plan, "limits").await?;
-    let spec = service::ServiceSpec {
-        binary: plan.service.clone(),
-        servers: servers.clone(),
-        logs: ground.files.clone(),
-        name: "limits".to_string(),
-    };
-    // Without its tables there is no row to commit; the strategies will say the same, each its own.
-    if let Err(error) = spec.migrate().await {
-        tracing::warn!(%error, "the database's limits are not measured");
-        return Ok(limits::measure(&ground.servers, &ground.files).await);
-    }
-    let mut measured = limits::measure(&servers, &ground.files).await;
-    match spec.start(plan.instances).await {
-        Ok(services) => {
-            let client = load::client(plan.load.concurrency, &plan.load.patience);
-            if let Ok(client) = client {
-                let many = usize::try_from(plan.load.concurrency).unwrap_or(1);
-                for in_flight in [1, many] {
-                    measured.extend(limits::http_noop(&client, services.urls(), in_flight).await);
-                }
-            }
-            services.stop().await;
-        }
-        Err(error) => tracing::warn!(%error, "the service's limit is not measured"),
-    }
-    Ok(measured)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::environment::Settings;
     use crate::bench::plan::tests::plan;
+    use crate::strategy::Strategy;
 
     fn cell(strategy: Strategy, verdict: Verdict, oversold: i64) -> Cell {
-        let mut cell = cell::blank(&plan(), "fsync", strategy);
+        let mut cell = row::blank(&plan(), "fsync", strategy);
         cell.safety.verdict = verdict;
         cell.safety.oversold = oversold;
         cell
@@ -388,20 +187,9 @@ mod tests {
             code(vec![held(), cell(Strategy::NoLock, Verdict::Ok, 0)]),
             5
         );
-        let (skipped, _) = skipped(held(), "no server".to_string());
+        let (skipped, _) = ground::skipped(held(), "no server".to_string());
         assert_eq!(code(vec![skipped.clone()]), 5);
         assert_eq!(code(vec![skipped, held(), control()]), 0);
         assert_eq!(code(vec![held()]), 0, "the control was not asked for");
-    }
-
-    #[test]
-    fn only_the_servers_that_are_needed_are_started() {
-        let mut plan = plan();
-        plan.strategies = vec![Strategy::DbConditionalUpdate];
-        assert_eq!(lab_plan(&plan), LabPlan::nothing());
-        plan.strategies = vec![Strategy::Redlock];
-        plan.database = DatabaseKind::Postgres;
-        let lab = lab_plan(&plan);
-        assert!(lab.redlock && lab.postgres && !lab.redis && lab.zookeeper_nodes == 0);
     }
 }

@@ -1,7 +1,11 @@
 //! Did the sale hold? S1-S5, judged from what the stores say at the end and from what the buyers
 //! were told. Pure: no clock, no server.
 
+mod gate;
+
 use std::collections::{BTreeMap, BTreeSet};
+
+pub use gate::{GateSku, GateState};
 
 use super::buyer::Asked;
 use crate::run::{Finding, Safety, Verdict};
@@ -10,24 +14,6 @@ use crate::store::{FinalOrder, FinalState};
 
 /// The event that stands for a booked order.
 const CREATED: &str = "order.created";
-
-/// What the gate in Redis says about one SKU; `None` where a counter is missing.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GateSku {
-    pub sku: Sku,
-    pub total: Option<i64>,
-    pub stock: Option<i64>,
-    pub pending: Option<i64>,
-    pub committed: Option<i64>,
-}
-
-/// The gate after it has come to rest.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct GateState {
-    pub skus: Vec<GateSku>,
-    /// Holds that are neither committed nor released.
-    pub holds: i64,
-}
 
 /// One store's part of the evidence.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -203,7 +189,7 @@ fn s2(state: &FinalState, gate: &Reading<GateState>) -> Finding {
     let across = match gate {
         Reading::NotUsed => String::new(),
         Reading::Read(gate) => {
-            broken.extend(gate_breaks(&sums, gate));
+            broken.extend(gate::breaks(&sums, gate));
             ", the gate in Redis agrees with the database, no hold is left".to_string()
         }
         Reading::Failed(why) => {
@@ -233,52 +219,6 @@ fn s2(state: &FinalState, gate: &Reading<GateState>) -> Finding {
         false => Verdict::Ok,
     };
     finding("S2", verdict, says.join("; ") + &across)
-}
-
-fn gate_breaks(sums: &BTreeMap<Sku, Sums>, gate: &GateState) -> Vec<String> {
-    let mut broken = Vec::new();
-    for sku in sums.keys() {
-        if !gate.skus.iter().any(|g| g.sku == *sku) {
-            broken.push(format!("{sku}: the gate does not know it"));
-        }
-    }
-    for g in &gate.skus {
-        let sku = &g.sku;
-        let Some(sum) = sums.get(sku) else {
-            broken.push(format!("{sku}: only the gate knows it"));
-            continue;
-        };
-        let (Some(total), Some(stock), Some(pending), Some(committed)) =
-            (g.total, g.stock, g.pending, g.committed)
-        else {
-            broken.push(format!("{sku}: the gate has lost a counter: {g:?}"));
-            continue;
-        };
-        if total != sum.total {
-            broken.push(format!(
-                "{sku}: the gate's total is {total}, the database's {}",
-                sum.total
-            ));
-        }
-        if stock + pending + committed != total {
-            broken.push(format!(
-                "{sku}: in the gate {stock} stock + {pending} pending + {committed} committed is not {total}"
-            ));
-        }
-        if stock != sum.available {
-            broken.push(format!(
-                "{sku}: {stock} in the gate's stock, {} available in the database",
-                sum.available
-            ));
-        }
-        if pending != 0 {
-            broken.push(format!("{sku}: {pending} units still pending in the gate"));
-        }
-    }
-    if gate.holds != 0 {
-        broken.push(format!("{} holds were never settled", gate.holds));
-    }
-    broken
 }
 
 // === S3: one live order per user ===
@@ -435,5 +375,4 @@ fn count(n: usize) -> i64 {
 }
 
 #[cfg(test)]
-#[path = "check_tests.rs"]
 mod tests;

@@ -63,18 +63,28 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    #[test]
-    fn work_shows_and_waiting_does_not() {
-        let me = [std::process::id()];
-        let before = read(&me).expect("this process");
-        let start = crate::clock::now();
-        let mut n = 0u64;
-        while start.elapsed() < Duration::from_millis(60) {
-            n = std::hint::black_box(n + 1);
-        }
-        let spent = between(&before, &read(&me).expect("this process"));
-        assert!(spent > 20_000, "{spent} us of CPU time for 60 ms of work");
-        assert_eq!(between(&before, &before), 0);
+    /// A process that does `script` until it is dropped.
+    fn child(script: &str) -> tokio::process::Child {
+        let mut shell = tokio::process::Command::new("sh");
+        shell.args(["-c", script]).kill_on_drop(true);
+        shell.spawn().expect("sh is there")
+    }
+
+    #[tokio::test]
+    async fn work_shows_and_waiting_does_not() {
+        let (worker, sleeper) = (child("while :; do :; done"), child("exec sleep 60"));
+        let busy = [worker.id().expect("it runs")];
+        let idle = [sleeper.id().expect("it runs")];
+        let before = (read(&busy).expect("it runs"), read(&idle).expect("it runs"));
+        let worked = async {
+            while between(&before.0, &read(&busy).expect("it runs")) < 50_000 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let in_time = tokio::time::timeout(Duration::from_secs(30), worked).await;
+        assert!(in_time.is_ok(), "50 ms of work do not show");
+        let waited = between(&before.1, &read(&idle).expect("it runs"));
+        assert!(waited < 20_000, "{waited} us for a process that sleeps");
     }
 
     #[test]

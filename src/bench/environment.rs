@@ -30,9 +30,13 @@ fn kernel() -> Option<String> {
     Some(format!("Linux {}", release.trim()))
 }
 
-/// The kind of file system that holds `path`.
+/// The kind of file system that holds `path`, which need not be there yet.
 pub fn file_system(path: &Path) -> String {
-    let path = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+    let there = std::path::absolute(path)
+        .unwrap_or_else(|_| path.to_path_buf())
+        .ancestors()
+        .find_map(|dir| dir.canonicalize().ok());
+    let path = there.unwrap_or_else(|| path.to_path_buf());
     let mounts = procfs::process::Process::myself()
         .and_then(|me| me.mountinfo())
         .map(|mounts| mounts.0)

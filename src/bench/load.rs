@@ -384,5 +384,4 @@ fn short(error: &reqwest::Error) -> String {
 }
 
 #[cfg(test)]
-#[path = "load_tests.rs"]
 mod tests;

@@ -4,7 +4,15 @@ use std::path::Path;
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
+use flashlock::bench::plan::{
+    DatabaseKind, LimitsMode, LoadPlan, Patience, Plan, Profile, ServersFrom,
+};
+use flashlock::bench::progress::Progress;
+use flashlock::bench::{exit_code, run_with};
 use flashlock::lab::process::{Signal, is_alive, signal_all};
+use flashlock::lab::{Binaries, LabOptions, Ports};
+use flashlock::sale::GuardMode;
+use flashlock::strategy::Strategy;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
@@ -113,6 +121,75 @@ async fn what_cannot_be_compared_is_a_usage_error_that_says_why() {
     }
 }
 
+<<<<<<< HEAD
+=======
+/// A comparison on a machine without any server.
+async fn on_a_bare_machine(database: DatabaseKind, out: &Path) -> flashlock::run::Run {
+    let plan = Plan {
+        strategies: vec![
+            Strategy::RedisSetNx,
+            Strategy::Zookeeper,
+            Strategy::DbConditionalUpdate,
+        ],
+        database,
+        profile: Profile::Quick,
+        seed: 7,
+        out: out.to_path_buf(),
+        servers: ServersFrom::Lab,
+        zookeeper_nodes: 1,
+        instances: 2,
+        guard: GuardMode::Fence,
+        batch_max: 1,
+        limits: LimitsMode::Off,
+        load: LoadPlan {
+            users: 60,
+            stock: 10,
+            concurrency: 16,
+            same_key_share: 0.1,
+            other_key_share: 0.1,
+            patience: Patience::lasting(Duration::from_secs(30)),
+        },
+        service: env!("CARGO_BIN_EXE_flashlock").into(),
+        command: String::new(),
+    };
+    let lab = LabOptions {
+        ports: Ports::Free,
+        binaries: Binaries::only_in(Vec::new()),
+    };
+    let plan = plan.checked().expect("a valid plan");
+    let run = run_with(&plan, &lab, &Progress::Silent);
+    let ran = tokio::time::timeout(RUN, run).await;
+    ran.expect("it ends in time").expect("it runs")
+}
+
+#[tokio::test]
+async fn a_strategy_without_its_server_is_skipped_and_the_others_run() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let run = on_a_bare_machine(DatabaseKind::Sqlite, dir.path()).await;
+    for cell in &run.results[..2] {
+        let why = cell.skipped.as_deref().expect("skipped");
+        assert!(
+            why.contains("not installed") && why.contains("install"),
+            "{why}"
+        );
+    }
+    assert_eq!(run.results[2].skipped, None);
+    assert_eq!(run.results[2].booked, 10, "{:?}", run.run.disturbances);
+    assert_eq!(exit_code(&run), 0);
+}
+
+#[tokio::test]
+async fn without_the_database_nothing_runs_and_nothing_is_proved() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let run = on_a_bare_machine(DatabaseKind::Postgres, dir.path()).await;
+    for cell in &run.results {
+        let why = cell.skipped.as_deref().expect("skipped");
+        assert!(why.contains("postgres is not installed"), "{why}");
+    }
+    assert_eq!(exit_code(&run), 5);
+}
+
+>>>>>>> de13a54 (bench: Leave no file behind when killed; skip what the machine lacks)
 /// A long comparison in the middle of its burst, with its temporary files in `files`, and the
 /// processes it has started.
 async fn in_the_middle(files: &Path, out: &Path) -> (Child, Vec<u32>) {
