@@ -22,6 +22,8 @@ pub enum Role {
     Api,
     /// Closes orders whose pay window is over.
     Closer,
+    /// Delivers the outbox, and carries out what its events ask for.
+    Relay,
 }
 
 /// Every option of the service. An unknown field is an error.
@@ -109,7 +111,7 @@ impl Default for Config {
             operator_token: None,
             caller_token: None,
             allow_control: false,
-            roles: vec![Role::Api, Role::Closer],
+            roles: vec![Role::Api, Role::Closer, Role::Relay],
             body_bytes_max: 16 * 1024,
             shutdown_s: 20,
         }

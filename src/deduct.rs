@@ -64,6 +64,21 @@ pub trait Deduct: Send + Sync + std::fmt::Debug {
         orders: &[OrderId],
         why: CloseReason,
     ) -> Vec<Result<Closed, DeductError>>;
+
+    /// Whether it keeps a copy of orders outside the database, so that their events must reach it.
+    fn has_mirror(&self) -> bool {
+        false
+    }
+
+    /// Makes that copy agree with `orders`, which have just been read from the database, and makes
+    /// sure after writing that they still stand so. Safe to repeat and to call late.
+    ///
+    /// # Cancel safety
+    /// Dropped, it is done or not; ask again.
+    async fn mirror(&self, activity: &Activity, orders: &[Order]) -> Result<(), DeductError> {
+        let _ = (activity, orders);
+        Ok(())
+    }
 }
 
 /// How a purchase ended. A result, not an error: nothing here is broken.

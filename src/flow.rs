@@ -5,6 +5,8 @@ pub mod close;
 mod combine;
 mod dedupe;
 mod limit;
+pub mod mirror;
+pub mod outbox;
 pub mod payment;
 mod sold_out;
 

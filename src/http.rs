@@ -5,6 +5,7 @@ mod auth;
 mod body;
 mod error;
 mod order;
+mod outbox;
 mod purchase;
 mod refusal;
 mod strategy;
@@ -34,6 +35,9 @@ use error::{Kind, Problem, ProblemDetails};
 
 type Shared = State<Arc<Flow>>;
 
+/// Longest wait for background work at a stop: one batch, which ends within its own bounds.
+const BACKGROUND_WAIT: Duration = Duration::from_secs(5);
+
 #[derive(OpenApi)]
 #[openapi(info(
     title = "flashlock",
@@ -57,6 +61,9 @@ pub async fn serve(
     let mut background = tokio::task::JoinSet::new();
     if config.roles.contains(&Role::Closer) {
         background.spawn(Arc::clone(&flow).closer(stopping.clone()));
+    }
+    if config.roles.contains(&Role::Relay) {
+        background.spawn(Arc::clone(&flow).relay(stopping.clone()));
     }
     let server = {
         let stopping = stopping.clone();
@@ -84,6 +91,11 @@ pub async fn serve(
             wait.as_secs()
         );
     }
+    // They have been told to stop, and end what they are at.
+    let ended = async { while background.join_next().await.is_some() {} };
+    if tokio::time::timeout(BACKGROUND_WAIT, ended).await.is_err() {
+        tracing::warn!("background work was cut off; it is taken up again after a start");
+    }
     background.abort_all();
     flow.app.store.close().await;
     Ok(())
@@ -104,6 +116,8 @@ pub fn router(flow: Arc<Flow>, metrics: PrometheusHandle) -> Router {
         .routes(routes!(order::read))
         .routes(routes!(order::pay))
         .routes(routes!(order::cancel))
+        .routes(routes!(outbox::list))
+        .routes(routes!(outbox::replay))
         .routes(routes!(healthy))
         .routes(routes!(ready))
         .routes(routes!(measured))

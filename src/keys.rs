@@ -58,6 +58,13 @@ impl LockKey {
 /// The parent of all lock directories in ZooKeeper.
 pub const ZNODE_ROOT: &str = "/flashlock/locks";
 
+/// The stream of the orders' events of one database, so that services on several databases may
+/// share one Redis. `database` is its URL without a password.
+pub fn event_stream(database: &str) -> String {
+    let name = uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_URL, database.as_bytes());
+    format!("flashlock:events:{}", name.simple())
+}
+
 // === impl GateKeys ===
 
 impl GateKeys {

@@ -25,6 +25,9 @@ pub mod script;
 /// The database: the only SQL is below it.
 pub mod store;
 
+/// A carrier of the outbox's events.
+pub mod broker;
+
 /// A mutual exclusion with a lease.
 pub mod lock;
 

@@ -87,7 +87,7 @@ struct ServiceOptions {
     #[arg(long)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     allow_control: bool,
-    /// What this process does [default: api,closer]
+    /// What this process does [default: api,closer,relay]
     #[arg(long, value_enum, value_delimiter = ',')]
     #[serde(skip_serializing_if = "Option::is_none")]
     roles: Option<Vec<Role>>,

@@ -4,9 +4,11 @@ mod activity;
 mod dialect;
 mod error;
 mod final_state;
+mod inbox;
 mod lock_row;
 mod migrate;
 mod order;
+mod outbox;
 mod payment;
 mod stock;
 
@@ -24,6 +26,10 @@ pub use final_state::{FinalOrder, FinalSku, FinalState, LedgerRow, OutboxRow};
 pub use lock_row::{LockRows, RowGrant};
 use migrate::migrate;
 pub use order::{Found, Lookup};
+pub use outbox::{
+    ClaimedEvent, ClaimedEvents, DeadEvent, Event, EventKind, NextTry, OutboxCounts, Replayed,
+    Undelivered,
+};
 pub use payment::{Payment, PaymentOutcome};
 pub use stock::{Claim, Claimed, ClaimedSku, Fence};
 

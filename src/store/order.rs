@@ -7,6 +7,7 @@ use sqlx::any::AnyRow;
 use uuid::Uuid;
 
 use super::activity::{text, text_or_null};
+use super::outbox::EventKind;
 use super::{Dialect, Store, StoreError, Tx, query};
 use crate::order::{CloseReason, Fingerprint, NewOrder, Order, OrderState};
 use crate::sale::{Activity, ActivityId, ActivityState, Line, OrderId, Rid, UserId};
@@ -337,14 +338,7 @@ enum LedgerKind {
     Release,
 }
 
-/// A transition of an order, as the outbox announces it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum EventKind {
-    Created,
-    Paid,
-    Closed,
-}
-
+/// A transition of an order that is being written.
 pub(super) struct Event<'a> {
     pub(super) rid: Rid,
     pub(super) user: &'a UserId,
@@ -360,18 +354,6 @@ impl LedgerKind {
         match self {
             Self::Deduct => "DEDUCT",
             Self::Release => "RELEASE",
-        }
-    }
-}
-
-// === impl EventKind ===
-
-impl EventKind {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Created => "order.created",
-            Self::Paid => "order.paid",
-            Self::Closed => "order.closed",
         }
     }
 }

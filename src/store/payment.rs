@@ -4,7 +4,8 @@ use sqlx::Row;
 use uuid::Uuid;
 
 use super::activity::text;
-use super::order::{Event, EventKind};
+use super::order::Event;
+use super::outbox::EventKind;
 use super::{Store, StoreError, query};
 use crate::order::Order;
 use crate::sale::{InvalidId, named};

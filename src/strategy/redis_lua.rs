@@ -375,4 +375,12 @@ impl Deduct for RedisLua {
         self.give_back(activity, &dead, why.as_str()).await;
         closed
     }
+
+    fn has_mirror(&self) -> bool {
+        true
+    }
+
+    async fn mirror(&self, activity: &Activity, orders: &[Order]) -> Result<(), DeductError> {
+        self.mirror_orders(activity, orders).await.map_err(broken)
+    }
 }

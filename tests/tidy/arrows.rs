@@ -4,7 +4,7 @@ use crate::{Breach, Source};
 
 /// A module, and what it may use; it stands below everything it uses, so the arrows cannot run in a
 /// circle. `lib` only lists modules.
-pub(crate) const MAY_USE: [(&str, &str); 23] = [
+pub(crate) const MAY_USE: [(&str, &str); 24] = [
     ("sale", ""),
     ("clock", ""),
     ("run", ""),
@@ -15,6 +15,7 @@ pub(crate) const MAY_USE: [(&str, &str); 23] = [
     ("journal", "keys order sale clock"),
     ("script", "keys order ledger sale journal clock"),
     ("store", "keys order ledger sale journal clock"),
+    ("broker", "store keys sale clock"),
     ("lock", "store script keys sale journal clock"),
     ("gate", "store script keys order ledger sale journal clock"),
     (
@@ -32,7 +33,7 @@ pub(crate) const MAY_USE: [(&str, &str); 23] = [
     ),
     (
         "flow",
-        "app strategy deduct lock gate store keys order ledger sale journal clock metrics",
+        "app broker strategy deduct lock gate store keys order ledger sale journal clock metrics",
     ),
     (
         "http",
@@ -86,7 +87,7 @@ pub(crate) const NEVER: [(&str, &str, &str); 6] = [
 ];
 
 /// What serves buyers; none of it may start servers.
-pub(crate) const SERVING: &str = "sale clock order ledger metrics keys journal script store lock gate deduct strategy config app flow http";
+pub(crate) const SERVING: &str = "sale clock order ledger metrics keys journal script store broker lock gate deduct strategy config app flow http";
 
 /// What `user` may use, or `None` when the table does not know it.
 pub(crate) fn may_use(user: &str) -> Option<Vec<&'static str>> {

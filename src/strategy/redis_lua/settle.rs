@@ -5,8 +5,8 @@
 
 use super::{BookOutcome, RedisLua};
 use crate::deduct::DeductError;
-use crate::gate::GateError;
 use crate::gate::rebuild::rehold_checked;
+use crate::gate::{GateError, Mismatch};
 use crate::order::{NewOrder, Order};
 use crate::sale::{Activity, Rid};
 use crate::script::gate::{CommitAnswer, ReleaseAnswer};
@@ -89,5 +89,35 @@ impl RedisLua {
                 tracing::warn!(activity = %activity.id, error = %e, "released orders still hold stock in the gate");
             }
         }
+    }
+
+    /// Commits orders that are live and releases those that are not. An order that was closed after
+    /// it was read is found by the check behind the commit. A gate that is not there is nobody's to
+    /// tell: its rebuild reads the database.
+    pub(super) async fn mirror_orders(
+        &self,
+        activity: &Activity,
+        orders: &[Order],
+    ) -> Result<(), GateError> {
+        let (live, dead): (Vec<&Order>, Vec<&Order>) =
+            orders.iter().partition(|order| order.state.is_live());
+        if !live.is_empty() {
+            match self.commit_live(activity, &live).await {
+                Ok(()) | Err(GateError::NotThisRedis(Mismatch::NotWarmed)) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        let dead: Vec<Rid> = dead.iter().map(|order| order.id.rid).collect();
+        if dead.is_empty() {
+            return Ok(());
+        }
+        let answers = self.gate.release(&activity.id, &dead, "mirror").await?;
+        for (rid, answer) in dead.iter().zip(answers) {
+            if answer == ReleaseAnswer::Corrupt {
+                let what = format!("fewer units are counted than {rid} took");
+                return Err(GateError::Corrupt { what });
+            }
+        }
+        Ok(())
     }
 }

@@ -9,7 +9,7 @@ use super::{phones, service};
 use crate::world::{Service, Start, world};
 
 /// Every route, as the document must have it.
-const ROUTES: [&str; 16] = [
+const ROUTES: [&str; 18] = [
     "get /v1/strategies",
     "get /v1/activities",
     "post /v1/activities",
@@ -21,6 +21,8 @@ const ROUTES: [&str; 16] = [
     "get /v1/orders/{id}",
     "post /v1/orders/{id}/payments",
     "post /v1/orders/{id}/cancel",
+    "get /v1/outbox/dead",
+    "post /v1/outbox/dead/{id}/replay",
     "get /healthz",
     "get /readyz",
     "get /metrics",

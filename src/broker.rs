@@ -1,0 +1,59 @@
+//! How do the outbox's events reach their consumers? At least once; each takes effect once, since
+//! a consumer knows an event by its id.
+//!
+//! Redis Streams where a Redis is configured, otherwise delivery in the process itself. NATS
+//! JetStream, Kafka or RabbitMQ would be another `Broker`.
+
+mod in_process;
+mod redis_streams;
+
+use std::fmt;
+
+use async_trait::async_trait;
+use tokio_util::sync::CancellationToken;
+
+use crate::store::Event;
+
+pub use in_process::InProcess;
+pub use redis_streams::RedisStreams;
+
+/// A carrier of events, opened with the consumers it delivers to.
+#[async_trait]
+pub trait Broker: Send + Sync + fmt::Debug {
+    /// Takes events over; one answer per event, in its order. `Ok`: the broker has it and delivers
+    /// it at least once.
+    ///
+    /// # Cancel safety
+    /// A dropped call may have been carried out: publish again.
+    async fn publish(&self, events: &[Event]) -> Vec<Result<(), Failure>>;
+
+    /// Delivers until `stop`. Reconnects by itself; what a process that ended had taken is
+    /// delivered again.
+    async fn deliver(&self, stop: CancellationToken);
+}
+
+/// What is done about an event.
+#[async_trait]
+pub trait Consumer: Send + Sync + fmt::Debug {
+    /// Its name in the inbox, and of its group at the broker.
+    fn name(&self) -> &'static str;
+
+    /// Carries out what the events ask for; one answer per event, in its order. An event that was
+    /// carried out before is `Ok` and does nothing.
+    async fn take(&self, events: &[Event]) -> Vec<Result<(), Failure>>;
+
+    /// Gives an event that could not be carried out back to the outbox, which tries it again
+    /// later or gives it up. After `Ok` the broker may forget it.
+    async fn give_back(&self, event: &Event, why: &Failure) -> Result<(), Failure>;
+}
+
+/// Why an event was not taken over or not carried out.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// A server is away, or did not say whether it happened. Not the event's fault: it waits.
+    #[error("{0}")]
+    Away(String),
+    /// It cannot be carried out as it is: after some attempts it is a dead letter.
+    #[error("{0}")]
+    Refused(String),
+}

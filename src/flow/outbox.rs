@@ -1,0 +1,233 @@
+//! Delivering the outbox: the relay, and what an operator may ask of its dead letters.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::RngExt;
+use tokio_util::sync::CancellationToken;
+
+use super::mirror::GateMirror;
+use super::{Flow, FlowError};
+use crate::broker::{Broker, Consumer, Failure, InProcess, RedisStreams};
+use crate::clock::{self, Instant};
+use crate::keys;
+use crate::store::{
+    DeadEvent, Event, NextTry, Replayed, StoreError, Undelivered, without_password,
+};
+
+/// How long a claim may take to publish its rows: several times the longest publication.
+pub const LEASE: Duration = Duration::from_secs(8);
+/// Longest publication of one batch; what has not come by then is tried again.
+const PUBLISH_MAX: Duration = Duration::from_secs(4);
+/// Rows of one claim: short enough for its lease, long enough to keep up with a burst.
+const BATCH_MAX: i64 = 100;
+/// How often the relay looks when nothing was due.
+const PAUSE: Duration = Duration::from_millis(250);
+/// Before the next look when the database is away.
+const PAUSE_AWAY: Duration = Duration::from_secs(1);
+/// How often the rows are counted for `/metrics`.
+const COUNT_EVERY: Duration = Duration::from_secs(5);
+/// Deliveries of an event that is refused, before it is a dead letter: some five minutes.
+pub const ATTEMPTS_MAX: i64 = 10;
+/// The pause after the first failure; each further one doubles it.
+const BACKOFF_MIN: Duration = Duration::from_millis(500);
+/// The longest pause: an outage costs at most this much after its end.
+const BACKOFF_MAX: Duration = Duration::from_secs(60);
+
+/// What became of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Relayed {
+    pub published: u64,
+    pub retried: u64,
+    pub dead: u64,
+    /// Rows whose lease had ended and which are another relay's now.
+    pub lost: u64,
+}
+
+impl Flow {
+    /// Delivers the outbox until `stop`; the role `relay`. Several at once do no harm.
+    pub async fn relay(self: Arc<Self>, stop: CancellationToken) {
+        let mirror: Arc<dyn Consumer> = Arc::new(GateMirror::new(Arc::clone(&self)));
+        let config = &self.app.config;
+        let streams = config.redis_url.as_deref().map(|url| {
+            let stream = keys::event_stream(&without_password(&config.database_url));
+            RedisStreams::new(url, stream, vec![Arc::clone(&mirror)])
+        });
+        let broker: Arc<dyn Broker> = match streams {
+            None => Arc::new(InProcess::new(vec![mirror])),
+            Some(Ok(streams)) => Arc::new(streams),
+            Some(Err(error)) => {
+                tracing::error!(%error, "redis_url is not a Redis URL: events are delivered in this process");
+                Arc::new(InProcess::new(vec![mirror]))
+            }
+        };
+        self.relay_through(broker, stop).await;
+    }
+
+    /// The same through a broker of one's own.
+    pub async fn relay_through(self: Arc<Self>, broker: Arc<dyn Broker>, stop: CancellationToken) {
+        tokio::join!(
+            self.publish_due(&*broker, &stop),
+            broker.deliver(stop.clone())
+        );
+    }
+
+    async fn publish_due(&self, broker: &dyn Broker, stop: &CancellationToken) {
+        let mut counted_at: Option<Instant> = None;
+        while !stop.is_cancelled() {
+            if counted_at.is_none_or(|at| at.elapsed() >= COUNT_EVERY) {
+                counted_at = Some(clock::now());
+                self.count_outbox().await;
+            }
+            // Not dropped at a stop: what is published is settled, so that it is not sent again.
+            let pause = match self.relay_once(broker).await {
+                Ok(Some(_)) => continue,
+                Ok(None) => PAUSE,
+                Err(StoreError::Retry(_)) => PAUSE,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot deliver the outbox; trying again");
+                    PAUSE_AWAY
+                }
+            };
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+
+    /// Claims one batch, publishes it and settles it. `None`: nothing was due.
+    pub async fn relay_once(&self, broker: &dyn Broker) -> Result<Option<Relayed>, StoreError> {
+        let store = &self.app.store;
+        let claimed = store.claim_events(BATCH_MAX, LEASE).await?;
+        if claimed.rows.is_empty() {
+            return Ok(None);
+        }
+        let readable: Vec<Event> = claimed
+            .rows
+            .iter()
+            .filter_map(|row| row.event.clone().ok())
+            .collect();
+        let published = tokio::time::timeout(PUBLISH_MAX, broker.publish(&readable)).await;
+        let mut published = published
+            .unwrap_or_else(|_elapsed| {
+                let why = Failure::Away(format!("no answer in {} s", PUBLISH_MAX.as_secs()));
+                vec![Err(why); readable.len()]
+            })
+            .into_iter();
+        let mut done = Vec::new();
+        let mut failed = Vec::new();
+        let mut relayed = Relayed::default();
+        for row in &claimed.rows {
+            let outcome = match &row.event {
+                Ok(_) => published.next().unwrap_or_else(unanswered),
+                Err(unreadable) => Err(Failure::Refused(unreadable.clone())),
+            };
+            match outcome {
+                Ok(()) => done.push(row.row),
+                Err(why) => {
+                    let undelivered = undelivered(row.attempts, &why);
+                    match undelivered.next {
+                        NextTry::After(_) => relayed.retried += 1,
+                        NextTry::Never => relayed.dead += 1,
+                    }
+                    failed.push((row.row, undelivered));
+                }
+            }
+        }
+        relayed.published = store.settle_published(claimed.token, &done).await?;
+        let settled = store.settle_undelivered(claimed.token, &failed).await?;
+        relayed.lost = (claimed.rows.len() as u64).saturating_sub(relayed.published + settled);
+        relayed.tell(failed.first().map(|(_, undelivered)| undelivered));
+        Ok(Some(relayed))
+    }
+
+    async fn count_outbox(&self) {
+        match self.app.store.count_outbox().await {
+            Ok(counts) => {
+                metrics::gauge!("flashlock_outbox_due").set(counts.due as f64);
+                metrics::gauge!("flashlock_outbox_dead").set(counts.dead as f64);
+            }
+            Err(error) => tracing::debug!(%error, "the outbox could not be counted"),
+        }
+    }
+
+    /// Dead letters behind the row `after`, at most `limit`.
+    pub async fn dead_events(&self, after: i64, limit: i64) -> Result<Vec<DeadEvent>, FlowError> {
+        Ok(self.app.store.dead_events(after, limit).await?)
+    }
+
+    /// Makes a dead letter due again. A repeat answers `NotDead`.
+    pub async fn replay_event(&self, event_id: &str) -> Result<Replayed, FlowError> {
+        Ok(self.app.store.replay_event(event_id).await?)
+    }
+}
+
+/// What comes after a failed delivery of an event that had failed `attempts` times before.
+pub(super) fn undelivered(attempts: i64, why: &Failure) -> Undelivered {
+    let next = match why {
+        Failure::Refused(_) if attempts + 1 >= ATTEMPTS_MAX => NextTry::Never,
+        Failure::Refused(_) | Failure::Away(_) => NextTry::After(backoff(attempts)),
+    };
+    Undelivered {
+        why: why.to_string(),
+        next,
+    }
+}
+
+/// Doubles with each failure, up to a bound, and is spread by a quarter so that what failed
+/// together does not come back together.
+fn backoff(attempts: i64) -> Duration {
+    let doublings = u32::try_from(attempts.clamp(0, 16)).unwrap_or(0);
+    let pause = (BACKOFF_MIN * 2u32.pow(doublings)).min(BACKOFF_MAX);
+    pause.mul_f64(rand::rng().random_range(0.75..=1.0))
+}
+
+fn unanswered() -> Result<(), Failure> {
+    Err(Failure::Away("the broker gave no answer".to_string()))
+}
+
+// === impl Relayed ===
+
+impl Relayed {
+    fn tell(&self, first_failure: Option<&Undelivered>) {
+        metrics::counter!("flashlock_outbox_published_total").increment(self.published);
+        metrics::counter!("flashlock_outbox_retried_total").increment(self.retried);
+        metrics::counter!("flashlock_outbox_dead_total").increment(self.dead);
+        if self.lost > 0 {
+            tracing::warn!(
+                rows = self.lost,
+                "the lease of these outbox rows had ended; another relay settles them"
+            );
+        }
+        if let Some(failure) = first_failure {
+            let (retried, dead, why) = (self.retried, self.dead, &failure.why);
+            tracing::warn!(retried, dead, why, "events were not delivered");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pause_doubles_up_to_its_bound() {
+        for attempts in 0..6 {
+            let (this, next) = (backoff(attempts), backoff(attempts + 1));
+            assert!(this < next, "{attempts}: {this:?}, then {next:?}");
+        }
+        assert!(backoff(i64::MAX) <= BACKOFF_MAX);
+        assert!(backoff(i64::MAX) >= BACKOFF_MAX.mul_f64(0.75));
+    }
+
+    #[test]
+    fn only_what_is_refused_dies() {
+        let refused = Failure::Refused("no".into());
+        let away = Failure::Away("not there".into());
+        assert_eq!(undelivered(ATTEMPTS_MAX - 1, &refused).next, NextTry::Never);
+        let tried_again = |u: Undelivered| matches!(u.next, NextTry::After(_));
+        assert!(tried_again(undelivered(ATTEMPTS_MAX - 2, &refused)));
+        assert!(tried_again(undelivered(ATTEMPTS_MAX * 10, &away)));
+    }
+}
