@@ -12,6 +12,7 @@ mod lab_compose;
 mod lab_ends;
 mod locks;
 mod outage;
+mod outbox;
 mod purchase;
 mod readme;
 mod rest;
