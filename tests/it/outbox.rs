@@ -1,6 +1,7 @@
 //! Does every event arrive, take effect once, and keep no other waiting? On every database.
 
 mod crash;
+mod gate;
 mod proxy;
 
 use std::collections::HashMap;
@@ -9,13 +10,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use flashlock::app::App;
 use flashlock::broker::{Broker, Consumer, Failure, InProcess};
 use flashlock::clock;
-use flashlock::config::Config;
 use flashlock::flow::Flow;
 use flashlock::flow::outbox::{ATTEMPTS_MAX, LEASE};
-use flashlock::sale::{GuardMode, StrategyName};
+use flashlock::sale::GuardMode;
 use flashlock::store::{Event, EventKind, NextTry, Payment, Replayed, Store, Undelivered};
 use flashlock::strategy::db_unique_insert::DbUniqueInsertLock;
 use serde_json::Value;
@@ -23,7 +22,7 @@ use sqlx::{AnyPool, AssertSqlSafe, Row};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::embedded::{Shop, activity, purchase};
+use crate::embedded::Shop;
 use crate::world::{DATABASES, Service, world};
 
 /// Longest wait for something that takes some hundred milliseconds on an idle machine.
@@ -380,90 +379,4 @@ async fn a_dead_letter_is_listed_and_replayed_over_rest() {
         "{}",
         service.log()
     );
-}
-
-/// A flow on the lab's Redis, and its open sale by `redis-lua`.
-async fn lua_flow(database: &str) -> (Arc<Flow>, flashlock::sale::ActivityId) {
-    let config = Config {
-        database_url: world().database(database).await,
-        redis_url: world().lab.redis_url(),
-        database_connections_max: 8,
-        ..Config::default()
-    };
-    let app = App::open(config).await.expect("the database answers");
-    let flow = Flow::new(app);
-    let mut activity = activity(GuardMode::Fence, 5);
-    activity.strategy = StrategyName::new("redis-lua");
-    flow.create(&activity).await.expect("a new activity");
-    flow.warm_up(&activity.id).await.expect("warmed up");
-    flow.open(&activity.id).await.expect("opened");
-    (flow, activity.id)
-}
-
-/// The gate is made to forget what it was told; the events tell it again, late and out of order.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_gate_is_told_through_the_stream_what_a_dead_process_left_out() {
-    let database = "postgres";
-    let (flow, sale) = lua_flow(database).await;
-    let url = world().lab.redis_url().expect("redis runs");
-    let gate = flashlock::gate::Gate::new(&url).expect("a gate");
-    let live = flow.purchase(purchase(&sale, "live")).await;
-    live.expect("sold");
-    let closed = flow.purchase(purchase(&sale, "closed")).await;
-    closed.expect("sold");
-    let rid = purchase(&sale, "closed").rid();
-    let order = flow
-        .app
-        .store
-        .order(rid)
-        .await
-        .expect("read")
-        .expect("an order");
-    let ours = flow.app.store.begin().await.expect("a transaction");
-    ours.rollback().await;
-    // Closed in the database alone: its process died before it told the gate.
-    let activity = flow
-        .app
-        .store
-        .activity(&sale)
-        .await
-        .expect("read")
-        .expect("it is there");
-    let why = flashlock::order::CloseReason::User;
-    flashlock::deduct::close(&flow.app.store, &activity, &[order.id.clone()], why).await;
-    let counts = async || {
-        let audit = gate.audit(&sale).await.expect("audited").expect("warmed");
-        let phone = &audit.ledgers[0];
-        (phone.available, phone.held, phone.sold)
-    };
-    assert_eq!(counts().await, (3, 0, 2));
-    let stop = CancellationToken::new();
-    let relays = [
-        tokio::spawn(Arc::clone(&flow).relay(stop.clone())),
-        tokio::spawn(Arc::clone(&flow).relay(stop.clone())),
-    ];
-    let raw = raw(&flow).await;
-    let taken = "SELECT COUNT(*) FROM inbox WHERE consumer = 'gate-mirror'";
-    until("all has taken effect", || async {
-        (number(&raw, taken).await == 3).then_some(())
-    })
-    .await;
-    assert_eq!(counts().await, (4, 0, 1));
-    // Once more, all of it, the oldest last.
-    run(
-        &raw,
-        "UPDATE outbox SET published_at = NULL, next_at = 1000 - id",
-    )
-    .await;
-    let unpublished = "SELECT COUNT(*) FROM outbox WHERE published_at IS NULL";
-    until("all is published again", || async {
-        (number(&raw, unpublished).await == 0).then_some(())
-    })
-    .await;
-    stop.cancel();
-    for relay in relays {
-        relay.await.expect("it ends");
-    }
-    assert_eq!(counts().await, (4, 0, 1));
-    assert_eq!(number(&raw, taken).await, 3);
 }
