@@ -4,8 +4,11 @@
 //! *give back* the database first, then Redis.
 
 mod connection;
+mod read;
 pub mod rebuild;
+pub mod reconcile;
 pub mod recovery;
+pub mod sweep;
 mod truth;
 
 use std::fmt;

@@ -1,5 +1,7 @@
 //! The law of stock: total = available + held + sold, for every SKU, in every store.
 
+pub mod reconciled;
+
 use crate::sale::Sku;
 
 /// Where the units of one SKU are.

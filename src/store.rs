@@ -1,6 +1,7 @@
 //! The database: connections, transactions, and what an error means. The only SQL is below here.
 
 mod activity;
+mod compensation;
 mod dialect;
 mod error;
 mod final_state;
@@ -10,7 +11,9 @@ mod migrate;
 mod order;
 mod outbox;
 mod payment;
+mod recon;
 mod stock;
+mod tombstone;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +34,9 @@ pub use outbox::{
     Undelivered,
 };
 pub use payment::{Payment, PaymentOutcome};
+pub use compensation::{Compensation, CompensationState};
 pub use stock::{Claim, Claimed, ClaimedSku, Fence};
+pub use tombstone::Tombstone;
 
 /// Longest wait for a free connection, and for a connection to be made.
 const ACQUIRE_WAIT: Duration = Duration::from_secs(3);

@@ -12,7 +12,7 @@ use redis::{Client, ErrorKind, RedisError, ServerErrorKind};
 use super::{GateError, Mismatch};
 use crate::keys::GateKeys;
 use crate::order::NewOrder;
-use crate::sale::{Activity, ActivityId, Rid};
+use crate::sale::{Activity, ActivityId};
 use crate::script::gate::{GateScripts, ReserveAnswer, ScriptError, Stamp, Stamped};
 
 /// Longest wait for a connection: a listening Redis on the same network accepts within one second.
@@ -21,8 +21,6 @@ const CONNECT_MAX: Duration = Duration::from_secs(1);
 const RESPONSE_MAX: Duration = Duration::from_secs(1);
 /// Openings whose script texts are kept, about 16 KB each; beyond that they are computed again.
 const OPENINGS_MAX: usize = 128;
-/// Records that one HSCAN looks at: a fraction of a millisecond of Redis.
-const SCAN_COUNT: usize = 500;
 
 /// The gate's Redis. Cloning shares the connection.
 #[derive(Clone)]
@@ -89,33 +87,6 @@ impl Gate {
             .ok_or_else(|| GateError::Corrupt {
                 what: "INFO server has no run_id".to_string(),
             })
-    }
-
-    /// A page of the reservations of `id` and their states' first letters, and the cursor of the
-    /// next page, 0 after the last. What is there all the time is seen at least once.
-    pub(super) async fn records(
-        &self,
-        id: &ActivityId,
-        cursor: u64,
-    ) -> Result<(u64, Vec<(Rid, char)>), GateError> {
-        let mut cmd = redis::cmd("HSCAN");
-        cmd.arg(GateKeys::of(id).rsv)
-            .arg(cursor)
-            .arg("COUNT")
-            .arg(SCAN_COUNT);
-        let page: Result<(u64, Vec<(String, String)>), _> = cmd.query_async(&mut self.con()).await;
-        let (next, fields) = page.map_err(from_redis)?;
-        let mut records = Vec::with_capacity(fields.len());
-        for (rid, record) in fields {
-            match (rid.parse(), record.chars().next()) {
-                (Ok(rid), Some(state)) => records.push((rid, state)),
-                (Err(_), _) | (_, None) => {
-                    let what = format!("{rid:?} is not a reservation");
-                    return Err(GateError::Corrupt { what });
-                }
-            }
-        }
-        Ok((next, records))
     }
 
     /// Loads the stamped scripts of the activity's epoch; only the elected process calls it.
@@ -185,7 +156,7 @@ impl Gate {
 
 // === reading errors ===
 
-fn from_redis(e: RedisError) -> GateError {
+pub(super) fn from_redis(e: RedisError) -> GateError {
     GateError::from(ScriptError::from(e))
 }
 

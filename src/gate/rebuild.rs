@@ -11,7 +11,7 @@ use super::{Gate, GateError, Mismatch, Step, Truth};
 use crate::order::Order;
 use crate::sale::{Activity, ActivityId, ActivityState, Rid};
 use crate::script::gate::{
-    CommitAnswer, GateState, ORDERS_PER_CALL_MAX, ReholdAnswer, ReleaseAnswer, ShutState,
+    CommitAnswer, GateState, ORDERS_PER_CALL_MAX, RecordState, ReholdAnswer, ReleaseAnswer, ShutState,
 };
 
 /// How often a rebuild starts over when Redis changes under it; then the next purchase tries.
@@ -148,14 +148,14 @@ async fn agree(gate: &Gate, truth: &dyn Truth, activity: &Activity) -> Result<()
     }
     let mut cursor = 0;
     loop {
-        let (next, records) = gate.records(id, cursor).await?;
+        let (next, records) = gate.scan(id, cursor).await?;
         let mut holds = Vec::new();
         let mut settled = Vec::new();
-        for (rid, state) in records.into_iter().filter(|(rid, _)| !live.contains(rid)) {
-            match state {
-                'P' => holds.push(rid),
-                'C' => settled.push(rid),
-                _ => {}
+        for (rid, record) in records.into_iter().filter(|(rid, _)| !live.contains(rid)) {
+            match record.state {
+                RecordState::Pending => holds.push(rid),
+                RecordState::Committed => settled.push(rid),
+                RecordState::Released | RecordState::Tombstone => {}
             }
         }
         release_dead(gate, truth, id, &holds, Absent::Keep).await?;

@@ -4,9 +4,10 @@ use std::fmt;
 
 use async_trait::async_trait;
 
+use crate::ledger::Ledger;
 use crate::order::{Order, OrderState};
 use crate::sale::{Activity, ActivityId, Rid};
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, Tombstone};
 
 /// The database as the gate's rebuild needs it.
 #[async_trait]
@@ -36,6 +37,17 @@ pub trait Truth: Send + Sync + fmt::Debug {
         id: &ActivityId,
         rids: &[Rid],
     ) -> Result<Vec<(Rid, OrderState)>, TruthError>;
+
+    /// Writes an ABANDONED order for each of `dead` that has no order yet, waiting for a booking
+    /// of it that is open. Which of the two came first, `states` tells; one that has no state
+    /// after this could not be decided now.
+    async fn abandon(&self, id: &ActivityId, dead: &[Tombstone]) -> Result<(), TruthError>;
+
+    /// Notes reservations of which nobody knows whether they reached the gate.
+    async fn compensate(&self, id: &ActivityId, unknown: &[Tombstone]) -> Result<(), TruthError>;
+
+    /// Where the units are, in one snapshot.
+    async fn ledgers(&self, id: &ActivityId) -> Result<Vec<Ledger>, TruthError>;
 }
 
 /// Why the database gave no answer.
@@ -82,6 +94,18 @@ impl Truth for Store {
         Ok(of_activity
             .map(|order| (order.id.rid, order.state))
             .collect())
+    }
+
+    async fn abandon(&self, id: &ActivityId, dead: &[Tombstone]) -> Result<(), TruthError> {
+        Ok(self.insert_tombstones(id, dead).await?)
+    }
+
+    async fn compensate(&self, id: &ActivityId, unknown: &[Tombstone]) -> Result<(), TruthError> {
+        Ok(self.insert_compensations(id, unknown).await?)
+    }
+
+    async fn ledgers(&self, id: &ActivityId) -> Result<Vec<Ledger>, TruthError> {
+        Ok(Self::ledgers(self, id).await?)
     }
 }
 

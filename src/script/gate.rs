@@ -2,12 +2,14 @@
 
 mod answer;
 mod call;
+mod record;
 
 pub use answer::{
     AuditAnswer, CommitAnswer, Done, Moved, OpenAnswer, ReholdAnswer, ReleaseAnswer, ReserveAnswer,
     SealAnswer, SkuCount, Unreadable, WarmAnswer,
 };
 pub use call::{GateScripts, ScriptError, Stamped};
+pub use record::{Record, RecordState};
 
 use std::fmt;
 use std::str::FromStr;

@@ -9,7 +9,7 @@ use crate::sale::{
     Activity, ActivityId, ActivityState, Allocation, Limits, LockSettings, StrategyName,
 };
 
-const COLUMNS: &str = "id, state, strategy, guard_mode, batch_max, booking, lock_ttl_ms, lock_wait_ms, \
+pub(super) const COLUMNS: &str = "id, state, strategy, guard_mode, batch_max, booking, lock_ttl_ms, lock_wait_ms, \
      lock_watchdog, limits, opens_at, closes_at, pay_window_s, units_per_user_max, fence_generation, \
      gate_epoch, gate_run_id";
 /// Most activities one list answers.
@@ -86,7 +86,7 @@ impl Store {
         Ok(activities)
     }
 
-    async fn allocations(&self, id: &ActivityId) -> Result<Vec<Allocation>, StoreError> {
+    pub(super) async fn allocations(&self, id: &ActivityId) -> Result<Vec<Allocation>, StoreError> {
         let sql = self
             .dialect
             .sql("SELECT sku, total FROM activity_sku WHERE activity_id = ? ORDER BY sku");

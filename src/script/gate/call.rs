@@ -1,11 +1,13 @@
 //! One typed function for each of the gate's scripts: the order of KEYS and ARGV is here alone.
 
+use std::time::Duration;
+
 use redis::aio::ConnectionLike;
-use redis::{Cmd, ErrorKind, Script, ServerErrorKind, Value};
+use redis::{Cmd, ErrorKind, FromRedisValue, Script, ServerErrorKind, Value};
 
 use super::answer::{Unreadable, done};
 use super::{
-    AuditAnswer, CommitAnswer, Done, GateState, Moved, OpenAnswer, ReholdAnswer, ReleaseAnswer,
+    AuditAnswer, CommitAnswer, Done, GateState, Moved, ORDERS_PER_CALL_MAX, OpenAnswer, ReholdAnswer, ReleaseAnswer,
     ReserveAnswer, SealAnswer, ShutState, Stamp, Terms, WarmAnswer,
 };
 use crate::keys::GateKeys;
@@ -23,6 +25,7 @@ pub struct GateScripts {
     seal: Script,
     gate: Script,
     audit: Script,
+    overdue: Script,
 }
 
 /// The two scripts that carry a stamp: called by EVALSHA only, never loaded by a caller.
@@ -94,6 +97,18 @@ fn push_order(
         args.push(line.sku.to_string());
         args.push(line.quantity.to_string());
     }
+}
+
+/// A flat list of pairs.
+fn pairs(script: &'static str, reply: Value) -> Result<Vec<(String, String)>, ScriptError> {
+    let unreadable = |answer: String| Unreadable { script, answer };
+    let texts = Vec::<String>::from_redis_value(reply).map_err(|e| unreadable(e.to_string()))?;
+    let (pairs, odd) = texts.as_chunks::<2>();
+    if !odd.is_empty() {
+        return Err(unreadable(format!("{} texts", texts.len())).into());
+    }
+    let pair = |[a, b]: &[String; 2]| (a.clone(), b.clone());
+    Ok(pairs.iter().map(pair).collect())
 }
 
 fn texts(rids: &[Rid]) -> Vec<String> {
@@ -168,6 +183,7 @@ impl Default for GateScripts {
             seal: Script::new(include_str!("../../../lua/seal.lua")),
             gate: Script::new(include_str!("../../../lua/gate.lua")),
             audit: Script::new(include_str!("../../../lua/audit.lua")),
+            overdue: Script::new(include_str!("../../../lua/overdue.lua")),
         }
     }
 }
@@ -304,5 +320,23 @@ impl GateScripts {
         ];
         let reply = run(con, &self.audit, &keys, &[]).await?;
         Ok(AuditAnswer::read(reply)?)
+    }
+
+    /// At most `ORDERS_PER_CALL_MAX` of the holds that are at least `age` old, the oldest first,
+    /// without the `skip` oldest: rid and record as they stand there.
+    pub async fn overdue<C: ConnectionLike>(
+        &self,
+        con: &mut C,
+        k: &GateKeys,
+        age: Duration,
+        skip: usize,
+    ) -> Result<Vec<(String, String)>, ScriptError> {
+        let args = [
+            age.as_millis().to_string(),
+            skip.to_string(),
+            ORDERS_PER_CALL_MAX.to_string(),
+        ];
+        let reply = run(con, &self.overdue, &[&k.pend, &k.rsv], &args).await?;
+        pairs("overdue.lua", reply)
     }
 }

@@ -1,0 +1,109 @@
+//! What is read from the gate reservation by reservation: old holds, single records, and all of
+//! them page by page.
+
+use std::time::Duration;
+
+use super::connection::from_redis;
+use super::{Gate, GateError};
+use crate::keys::GateKeys;
+use crate::sale::{ActivityId, Rid};
+use crate::script::gate::{ORDERS_PER_CALL_MAX, Record, RecordState};
+use crate::store::Tombstone;
+
+/// Records that one HSCAN looks at: a fraction of a millisecond of Redis.
+const SCAN_COUNT: usize = 500;
+
+/// A page of holds that have waited for their booking for a while.
+#[derive(Debug)]
+pub(super) struct Overdue {
+    pub(super) holds: Vec<Tombstone>,
+    /// Entries of the index on this page, with those that are no holds any more.
+    pub(super) listed: usize,
+}
+
+impl Gate {
+    /// A page of the holds at least `age` old, the oldest first, without the `skip` oldest.
+    pub(super) async fn overdue(
+        &self,
+        id: &ActivityId,
+        age: Duration,
+        skip: usize,
+    ) -> Result<Overdue, GateError> {
+        let keys = GateKeys::of(id);
+        let listed = self.scripts.overdue(&mut self.con(), &keys, age, skip);
+        let listed = listed.await.map_err(GateError::from)?;
+        let mut holds = Vec::with_capacity(listed.len());
+        for (rid, text) in &listed {
+            if text.is_empty() {
+                continue;
+            }
+            let record = record(rid, text)?;
+            if record.1.state == RecordState::Pending {
+                holds.extend(tombstone(record.0, &record.1));
+            }
+        }
+        Ok(Overdue {
+            holds,
+            listed: listed.len(),
+        })
+    }
+
+    /// The records of `rids`, in their order.
+    pub async fn look(
+        &self,
+        id: &ActivityId,
+        rids: &[Rid],
+    ) -> Result<Vec<Option<Record>>, GateError> {
+        let key = GateKeys::of(id).rsv;
+        let mut records = Vec::with_capacity(rids.len());
+        for rids in rids.chunks(ORDERS_PER_CALL_MAX) {
+            let mut cmd = redis::cmd("HMGET");
+            cmd.arg(&key);
+            for rid in rids {
+                cmd.arg(rid.to_string());
+            }
+            let texts: Result<Vec<Option<String>>, _> = cmd.query_async(&mut self.con()).await;
+            for (rid, text) in rids.iter().zip(texts.map_err(from_redis)?) {
+                let read = text.map(|text| record(&rid.to_string(), &text));
+                records.push(read.transpose()?.map(|(_, record)| record));
+            }
+        }
+        Ok(records)
+    }
+
+    /// A page of the reservations, and the cursor of the next page, 0 after the last. What is
+    /// there all the time is seen at least once.
+    pub(super) async fn scan(
+        &self,
+        id: &ActivityId,
+        cursor: u64,
+    ) -> Result<(u64, Vec<(Rid, Record)>), GateError> {
+        let mut cmd = redis::cmd("HSCAN");
+        cmd.arg(GateKeys::of(id).rsv)
+            .arg(cursor)
+            .arg("COUNT")
+            .arg(SCAN_COUNT);
+        let page: Result<(u64, Vec<(String, String)>), _> = cmd.query_async(&mut self.con()).await;
+        let (next, fields) = page.map_err(from_redis)?;
+        let records = fields.iter().map(|(rid, text)| record(rid, text));
+        Ok((next, records.collect::<Result<_, _>>()?))
+    }
+}
+
+/// The row that would end this reservation; `None` when it is one already.
+pub(super) fn tombstone(rid: Rid, record: &Record) -> Option<Tombstone> {
+    Some(Tombstone {
+        rid,
+        user: record.user.clone()?,
+        fingerprint: record.fingerprint.clone(),
+    })
+}
+
+fn record(rid: &str, text: &str) -> Result<(Rid, Record), GateError> {
+    match (rid.parse(), text.parse()) {
+        (Ok(rid), Ok(record)) => Ok((rid, record)),
+        (Err(_), _) | (_, Err(_)) => Err(GateError::Corrupt {
+            what: format!("reservation {rid:?} has the record {text:?}"),
+        }),
+    }
+}
