@@ -6,6 +6,7 @@ mod source;
 use std::net::SocketAddr;
 use std::path::Path;
 
+use clap::ValueEnum;
 use figment::Figment;
 use figment::providers::Serialized;
 use serde::{Deserialize, Serialize};
@@ -15,7 +16,7 @@ use source::{CommandLine, File, Variables};
 use crate::store::{Dialect, UnknownDatabase};
 
 /// The background work a process does beside answering requests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
     /// The REST API.
@@ -24,6 +25,10 @@ pub enum Role {
     Closer,
     /// Delivers the outbox, and carries out what its events ask for.
     Relay,
+    /// Ends what interrupted purchases left behind.
+    Sweeper,
+    /// Compares the stores and mends what differs.
+    Reconciler,
 }
 
 /// Every option of the service. An unknown field is an error.
@@ -111,7 +116,7 @@ impl Default for Config {
             operator_token: None,
             caller_token: None,
             allow_control: false,
-            roles: vec![Role::Api, Role::Closer, Role::Relay],
+            roles: Role::value_variants().to_vec(),
             body_bytes_max: 16 * 1024,
             shutdown_s: 20,
         }

@@ -10,9 +10,11 @@ use async_trait::async_trait;
 pub use conditional::{book, close};
 pub use locked::Locked;
 
+use crate::ledger::reconciled::{Mode, Reconciled, Settled, Verdict};
 use crate::lock::Guarantees;
 use crate::order::{CloseReason, NewOrder, Order};
-use crate::sale::{Activity, OrderId, Sku};
+use crate::sale::{Activity, ActivityId, OrderId, Sku};
+use crate::store::Tombstone;
 
 /// A way to sell: takes stock and books the order, and gives stock back.
 #[async_trait]
@@ -79,6 +81,53 @@ pub trait Deduct: Send + Sync + std::fmt::Debug {
         let _ = (activity, orders);
         Ok(())
     }
+
+    /// Ends what purchases left between the stores, a while after. Safe to repeat, and in several
+    /// processes at once. For most there is nothing in between.
+    async fn sweep(&self, id: &ActivityId) -> Result<Settled, DeductError> {
+        let _ = id;
+        Ok(Settled::default())
+    }
+
+    /// Ends reservations of which nobody knows whether they were made; one that arrives after is
+    /// refused. Those that are not in the answer as committed or released are to be asked again.
+    async fn resolve(
+        &self,
+        id: &ActivityId,
+        reservations: &[Tombstone],
+    ) -> Result<Settled, DeductError> {
+        let _ = (id, reservations);
+        Ok(Settled::default())
+    }
+
+    /// Compares what it holds outside the database with the database, and mends it unless it is a
+    /// dry run. For most there is nothing to compare.
+    async fn reconcile(&self, id: &ActivityId, mode: Mode) -> Result<Reconciled, DeductError> {
+        let _ = (id, mode);
+        Ok(Reconciled::new(Verdict::Ok, Vec::new()))
+    }
+
+    /// Lets nobody in: its books were found wrong.
+    async fn fence(&self, id: &ActivityId) -> Result<(), DeductError> {
+        let _ = id;
+        Ok(())
+    }
+
+    /// What it knows of a reservation that the database does not have.
+    async fn known(&self, id: &OrderId) -> Result<Known, DeductError> {
+        let _ = id;
+        Ok(Known::Nothing)
+    }
+}
+
+/// What a place outside the database knows of a reservation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Known {
+    Nothing,
+    /// It waits for its booking.
+    OnItsWay,
+    /// It ended without an order.
+    Dead,
 }
 
 /// How a purchase ended. A result, not an error: nothing here is broken.

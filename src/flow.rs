@@ -8,7 +8,9 @@ mod limit;
 pub mod mirror;
 pub mod outbox;
 pub mod payment;
+mod reconcile;
 mod sold_out;
+mod sweep;
 
 use std::sync::Arc;
 use std::time::Duration;

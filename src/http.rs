@@ -7,6 +7,7 @@ mod error;
 mod order;
 mod outbox;
 mod purchase;
+mod reconcile;
 mod refusal;
 mod strategy;
 
@@ -32,6 +33,8 @@ use crate::config::Role;
 use crate::flow::Flow;
 use body::{Name, short};
 use error::{Kind, Problem, ProblemDetails};
+
+pub use reconcile::ReconciledBody;
 
 type Shared = State<Arc<Flow>>;
 
@@ -64,6 +67,12 @@ pub async fn serve(
     }
     if config.roles.contains(&Role::Relay) {
         background.spawn(Arc::clone(&flow).relay(stopping.clone()));
+    }
+    if config.roles.contains(&Role::Sweeper) {
+        background.spawn(Arc::clone(&flow).sweeper(stopping.clone()));
+    }
+    if config.roles.contains(&Role::Reconciler) {
+        background.spawn(Arc::clone(&flow).reconciler(stopping.clone()));
     }
     let server = {
         let stopping = stopping.clone();
@@ -112,6 +121,8 @@ pub fn router(flow: Arc<Flow>, metrics: PrometheusHandle) -> Router {
         .routes(routes!(activity::warm_up))
         .routes(routes!(activity::open))
         .routes(routes!(activity::close))
+        .routes(routes!(reconcile::reconcile))
+        .routes(routes!(reconcile::compensations))
         .routes(routes!(purchase::buy))
         .routes(routes!(order::read))
         .routes(routes!(order::pay))

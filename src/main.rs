@@ -13,7 +13,9 @@ use flashlock::config::{Config, Role};
 use flashlock::flow::Flow;
 use flashlock::http;
 use flashlock::lab::{self, command::LabCommand};
+use flashlock::ledger::reconciled::Mode;
 use flashlock::report::{self, command::ReportArgs};
+use flashlock::sale::ActivityId;
 use flashlock::store::{Store, StoreOptions};
 
 /// The exit code of a usage error, as clap has it.
@@ -42,6 +44,20 @@ enum Command {
     },
     /// Create or upgrade the tables.
     Migrate(ServiceOptions),
+    /// Compare an activity's stores and mend what differs, reservation by reservation.
+    Reconcile(Box<ReconcileOptions>),
+}
+
+#[derive(Debug, Args)]
+struct ReconcileOptions {
+    /// The activity's id.
+    #[arg(long)]
+    activity: ActivityId,
+    /// Only show what would be repaired.
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    service: ServiceOptions,
 }
 
 /// What is not given comes from FLASHLOCK_* variables, then the file, then the defaults.
@@ -87,7 +103,7 @@ struct ServiceOptions {
     #[arg(long)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     allow_control: bool,
-    /// What this process does [default: api,closer,relay]
+    /// What this process does [default: all of them]
     #[arg(long, value_enum, value_delimiter = ',')]
     #[serde(skip_serializing_if = "Option::is_none")]
     roles: Option<Vec<Role>>,
@@ -136,6 +152,10 @@ async fn run(command: Command) -> Result<ExitCode, Failed> {
             Ok(config) => migrate(config).await?,
             Err(usage) => return Ok(usage),
         },
+        Command::Reconcile(options) => match options.service.read() {
+            Ok(config) => return reconcile(config, &options).await,
+            Err(usage) => return Ok(usage),
+        },
         Command::Compare(args) => return Ok(compare(*args).await),
         Command::Report(args) => return Ok(report::command::run(&args)?),
         Command::Lab { command } => return Ok(lab::command::run(command).await?),
@@ -169,6 +189,23 @@ async fn migrate(config: Config) -> Result<(), Failed> {
     store.close().await;
     println!("the tables are up to date");
     Ok(())
+}
+
+/// Prints the verdict and the findings as JSON. Fails while something differs that was not mended.
+async fn reconcile(config: Config, options: &ReconcileOptions) -> Result<ExitCode, Failed> {
+    let flow = Flow::new(App::open(config).await?);
+    let mode = match options.dry_run {
+        true => Mode::DryRun,
+        false => Mode::Repair,
+    };
+    let reconciled = flow.reconcile(&options.activity, mode).await?;
+    let body = http::ReconciledBody::of(&options.activity, mode, &reconciled);
+    println!("{}", serde_json::to_string_pretty(&body)?);
+    flow.app.store.close().await;
+    Ok(match reconciled.is_mended() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
 }
 
 /// Ctrl-C or SIGTERM.

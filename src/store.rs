@@ -23,6 +23,7 @@ use sqlx::query::Query;
 use sqlx::{Any, AnyPool, AssertSqlSafe, Row, Transaction};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+pub use compensation::{Compensation, CompensationState};
 pub use dialect::{Dialect, UnknownDatabase, without_password};
 pub use error::{Contended, StoreError};
 pub use final_state::{FinalOrder, FinalSku, FinalState, LedgerRow, OutboxRow};
@@ -34,7 +35,7 @@ pub use outbox::{
     Undelivered,
 };
 pub use payment::{Payment, PaymentOutcome};
-pub use compensation::{Compensation, CompensationState};
+pub use recon::WrongRow;
 pub use stock::{Claim, Claimed, ClaimedSku, Fence};
 pub use tombstone::Tombstone;
 

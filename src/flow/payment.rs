@@ -1,6 +1,7 @@
 //! Pay: one conditional update decides between a payment and a close; the loser writes the fact.
 
 use super::{Flow, FlowError};
+use crate::deduct::Known;
 use crate::order::Order;
 use crate::sale::OrderId;
 use crate::store::{Payment, PaymentOutcome, StoreError};
@@ -13,6 +14,17 @@ pub enum Paid {
     RefundDue(Order),
     /// This provider transaction paid another order.
     UsedElsewhere,
+    NoSuchOrder,
+}
+
+/// What became of an order's id.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Told {
+    Order(Order),
+    /// Held, and being booked.
+    OnItsWay,
+    /// It ended without an order.
+    Abandoned,
     NoSuchOrder,
 }
 
@@ -32,6 +44,24 @@ impl Flow {
         Ok(match outcome {
             PaymentOutcome::Applied => Paid::Applied(order),
             PaymentOutcome::RefundDue => Paid::RefundDue(order),
+        })
+    }
+
+    /// What became of an order's id, whoever handed it out.
+    pub async fn resolve_id(&self, id: &OrderId) -> Result<Told, FlowError> {
+        if let Some(order) = self.order(id).await? {
+            return Ok(Told::Order(order));
+        }
+        let Some(activity) = self.app.store.activity(&id.activity).await? else {
+            return Ok(Told::NoSuchOrder);
+        };
+        let known = self.strategy(&activity)?.known(id).await?;
+        // Asked again: it may have been booked in between.
+        Ok(match (self.order(id).await?, known) {
+            (Some(order), _) => Told::Order(order),
+            (None, Known::OnItsWay) => Told::OnItsWay,
+            (None, Known::Dead) => Told::Abandoned,
+            (None, Known::Nothing) => Told::NoSuchOrder,
         })
     }
 

@@ -30,8 +30,9 @@ impl Gate {
         skip: usize,
     ) -> Result<Overdue, GateError> {
         let keys = GateKeys::of(id);
-        let listed = self.scripts.overdue(&mut self.con(), &keys, age, skip);
-        let listed = listed.await.map_err(GateError::from)?;
+        let mut con = self.con();
+        let listed = self.scripts.overdue(&mut con, &keys, age, skip).await;
+        let listed = listed.map_err(GateError::from)?;
         let mut holds = Vec::with_capacity(listed.len());
         for (rid, text) in &listed {
             if text.is_empty() {
@@ -69,6 +70,32 @@ impl Gate {
             }
         }
         Ok(records)
+    }
+
+    /// Those of `rids` that the index of holds does not have.
+    pub(super) async fn without_index(
+        &self,
+        id: &ActivityId,
+        rids: &[Rid],
+    ) -> Result<Vec<Rid>, GateError> {
+        let key = GateKeys::of(id).pend;
+        let mut without = Vec::new();
+        for rids in rids.chunks(ORDERS_PER_CALL_MAX) {
+            let mut cmd = redis::cmd("ZMSCORE");
+            cmd.arg(&key);
+            for rid in rids {
+                cmd.arg(rid.to_string());
+            }
+            let scores: Result<Vec<Option<f64>>, _> = cmd.query_async(&mut self.con()).await;
+            let scores = scores.map_err(from_redis)?;
+            without.extend(
+                rids.iter()
+                    .zip(scores)
+                    .filter(|(_, s)| s.is_none())
+                    .map(|(r, _)| *r),
+            );
+        }
+        Ok(without)
     }
 
     /// A page of the reservations, and the cursor of the next page, 0 after the last. What is

@@ -11,7 +11,8 @@ use super::{Gate, GateError, Mismatch, Step, Truth};
 use crate::order::Order;
 use crate::sale::{Activity, ActivityId, ActivityState, Rid};
 use crate::script::gate::{
-    CommitAnswer, GateState, ORDERS_PER_CALL_MAX, RecordState, ReholdAnswer, ReleaseAnswer, ShutState,
+    CommitAnswer, GateState, ORDERS_PER_CALL_MAX, RecordState, ReholdAnswer, ReleaseAnswer,
+    ShutState,
 };
 
 /// How often a rebuild starts over when Redis changes under it; then the next purchase tries.

@@ -81,10 +81,7 @@ pub async fn arbitrate(
                 }
             }
         }
-        for (rid, answer) in dead
-            .iter()
-            .zip(gate.release(id, &dead, "abandoned").await?)
-        {
+        for (rid, answer) in dead.iter().zip(gate.release(id, &dead, "abandoned").await?) {
             match answer {
                 ReleaseAnswer::Released | ReleaseAnswer::Already | ReleaseAnswer::Tombstoned => {
                     settled.released.push(*rid);

@@ -20,6 +20,9 @@ const ECHO_MAX: usize = 100;
 /// A JSON body.
 pub(super) struct Body<T>(pub(super) T);
 
+/// A JSON body that may be left out.
+pub(super) struct BodyOrNone<T>(pub(super) Option<T>);
+
 /// The one name in the path.
 pub(super) struct Name<T>(pub(super) T);
 
@@ -36,33 +39,60 @@ where
     type Rejection = Problem;
 
     async fn from_request(request: Request, _state: &S) -> Result<Self, Problem> {
-        let read = tokio::time::timeout(BODY_WAIT, request.extract());
-        let Ok(read) = read.await else {
-            return Err(Problem::new(
-                Kind::BodyTooSlow,
-                format!(
-                    "the body was not there after {} s; send the request again",
-                    BODY_WAIT.as_secs()
-                ),
-            ));
-        };
-        let bytes: Bytes = read.map_err(|rejected: axum::extract::rejection::BytesRejection| {
-            if rejected.status().as_u16() == Kind::BodyTooLarge.status() {
-                Problem::new(
-                    Kind::BodyTooLarge,
-                    "the body is longer than body_bytes_max allows; send less",
-                )
-            } else {
-                Problem::invalid(format!("the body could not be read: {rejected}"))
-            }
-        })?;
+        let bytes = bytes(request).await?;
         if bytes.is_empty() {
             return Err(Problem::invalid("the body is empty; send a JSON object"));
         }
-        serde_json::from_slice(&bytes)
-            .map(Self)
-            .map_err(|error| Problem::invalid(format!("the body is not what is expected: {error}")))
+        json(&bytes).map(Self)
     }
+}
+
+// === impl BodyOrNone ===
+
+impl<S, T> FromRequest<S> for BodyOrNone<T>
+where
+    S: Send + Sync,
+    T: DeserializeOwned,
+{
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _state: &S) -> Result<Self, Problem> {
+        let bytes = bytes(request).await?;
+        // `null` is how some clients say nothing.
+        if bytes.trim_ascii().is_empty() || bytes.trim_ascii() == b"null" {
+            return Ok(Self(None));
+        }
+        json(&bytes).map(|body| Self(Some(body)))
+    }
+}
+
+/// The whole body, in time.
+async fn bytes(request: Request) -> Result<Bytes, Problem> {
+    let read = tokio::time::timeout(BODY_WAIT, request.extract());
+    let Ok(read) = read.await else {
+        return Err(Problem::new(
+            Kind::BodyTooSlow,
+            format!(
+                "the body was not there after {} s; send the request again",
+                BODY_WAIT.as_secs()
+            ),
+        ));
+    };
+    read.map_err(|rejected: axum::extract::rejection::BytesRejection| {
+        if rejected.status().as_u16() == Kind::BodyTooLarge.status() {
+            Problem::new(
+                Kind::BodyTooLarge,
+                "the body is longer than body_bytes_max allows; send less",
+            )
+        } else {
+            Problem::invalid(format!("the body could not be read: {rejected}"))
+        }
+    })
+}
+
+fn json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    serde_json::from_slice(bytes)
+        .map_err(|error| Problem::invalid(format!("the body is not what is expected: {error}")))
 }
 
 // === impl Name ===

@@ -248,6 +248,12 @@ impl Problem {
         self.with("retry_with_same_key", true)
     }
 
+    /// Held, and not booked yet.
+    pub(super) fn on_its_way() -> Self {
+        let detail = "the order is being booked; look again after Retry-After";
+        Self::new(Kind::Busy, detail).same_key_after(RETRY_SOON)
+    }
+
     pub(super) fn state(state: ActivityState, action: &str) -> Self {
         let detail = format!("the activity is {state}, which does not allow {action}");
         Self::new(Kind::NotAllowedInState, detail).with("state", state.as_str())

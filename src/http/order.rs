@@ -11,8 +11,8 @@ use super::body::{Body, Name};
 use super::error::{Kind, Problem, ProblemDetails};
 use crate::clock;
 use crate::flow::close::Cancelled;
-use crate::flow::payment::Paid;
-use crate::order::{CloseReason, Order};
+use crate::flow::payment::{Paid, Told};
+use crate::order::{CloseReason, Order, OrderState};
 use crate::sale::{InvalidId, NAME_BYTES_MAX, OrderId};
 use crate::store::Payment;
 
@@ -46,6 +46,15 @@ struct OrderLine {
     quantity: i64,
 }
 
+/// A reservation that ended without an order: its id was handed out, and nothing is left of it.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(super) struct AbandonedBody {
+    id: String,
+    activity_id: String,
+    /// ABANDONED.
+    status: &'static str,
+}
+
 /// A payment, as the payment provider tells it.
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -71,10 +80,18 @@ pub(super) async fn read(
     State(flow): Shared,
     _reader: Reader,
     Name(id): Name<OrderId>,
-) -> Result<Json<OrderBody>, Problem> {
-    match flow.order(&id).await? {
-        Some(order) => Ok(Json(OrderBody::of(&order))),
-        None => Err(no_such_order(&id)),
+) -> Result<Response, Problem> {
+    match flow.resolve_id(&id).await? {
+        Told::Order(order) => Ok(Json(OrderBody::of(&order)).into_response()),
+        // What it was to be is gone with its reservation.
+        Told::Abandoned => Ok(Json(AbandonedBody {
+            id: id.to_string(),
+            activity_id: id.activity.to_string(),
+            status: OrderState::Abandoned.as_str(),
+        })
+        .into_response()),
+        Told::OnItsWay => Err(Problem::on_its_way()),
+        Told::NoSuchOrder => Err(no_such_order(&id)),
     }
 }
 

@@ -50,7 +50,11 @@ pub enum Difference {
     TooMuchToSell,
     /// The gate's counters do not add up.
     CountersWrong,
-    /// The database's stock and its live orders do not add up.
+    /// The database has units that are neither for sale nor in a live order.
+    UnitsLost,
+    /// The database has more units for sale or in live orders than there are.
+    OrdersAboveTotal,
+    /// The database's stock, orders and ledger do not add up.
     BooksWrong,
 }
 
@@ -102,6 +106,8 @@ named!(Difference {
     TooLittleToSell = "TOO_LITTLE_TO_SELL",
     TooMuchToSell = "TOO_MUCH_TO_SELL",
     CountersWrong = "COUNTERS_WRONG",
+    UnitsLost = "UNITS_LOST",
+    OrdersAboveTotal = "ORDERS_ABOVE_TOTAL",
     BooksWrong = "BOOKS_WRONG",
 });
 
@@ -112,10 +118,14 @@ impl Difference {
         match self {
             Self::HoldOfOrder => Verdict::InFlight,
             Self::GateLost => Verdict::Inconclusive,
-            Self::HoldWithoutOrder | Self::SoldWithoutOrder | Self::TooLittleToSell => {
-                Verdict::Leak
-            }
-            Self::OrderUnknown | Self::OrderGivenBack | Self::TooMuchToSell => Verdict::Oversold,
+            Self::HoldWithoutOrder
+            | Self::SoldWithoutOrder
+            | Self::TooLittleToSell
+            | Self::UnitsLost => Verdict::Leak,
+            Self::OrderUnknown
+            | Self::OrderGivenBack
+            | Self::TooMuchToSell
+            | Self::OrdersAboveTotal => Verdict::Oversold,
             Self::CountersWrong | Self::BooksWrong => Verdict::Corrupt,
         }
     }

@@ -9,7 +9,7 @@ use crate::sale::{
     Activity, ActivityId, ActivityState, Allocation, Limits, LockSettings, StrategyName,
 };
 
-pub(super) const COLUMNS: &str = "id, state, strategy, guard_mode, batch_max, booking, lock_ttl_ms, lock_wait_ms, \
+const COLUMNS: &str = "id, state, strategy, guard_mode, batch_max, booking, lock_ttl_ms, lock_wait_ms, \
      lock_watchdog, limits, opens_at, closes_at, pay_window_s, units_per_user_max, fence_generation, \
      gate_epoch, gate_run_id";
 /// Most activities one list answers.
@@ -86,7 +86,7 @@ impl Store {
         Ok(activities)
     }
 
-    pub(super) async fn allocations(&self, id: &ActivityId) -> Result<Vec<Allocation>, StoreError> {
+    async fn allocations(&self, id: &ActivityId) -> Result<Vec<Allocation>, StoreError> {
         let sql = self
             .dialect
             .sql("SELECT sku, total FROM activity_sku WHERE activity_id = ? ORDER BY sku");
@@ -203,7 +203,7 @@ impl Store {
     }
 }
 
-pub(super) fn decode(row: &AnyRow) -> Result<Activity, StoreError> {
+fn decode(row: &AnyRow) -> Result<Activity, StoreError> {
     let limits: String = row.try_get("limits")?;
     let limits: Limits = serde_json::from_str(&limits)
         .map_err(|e| StoreError::Refused(sqlx::Error::Decode(Box::new(e))))?;

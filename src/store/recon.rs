@@ -1,11 +1,12 @@
 //! Which activities are to be reconciled, and what reconciliations found.
 
+use sqlx::Row;
 use uuid::Uuid;
 
-use super::activity::{COLUMNS, decode};
+use super::activity::text;
 use super::{Dialect, Store, StoreError, query};
 use crate::ledger::reconciled::Reconciled;
-use crate::sale::{Activity, ActivityId};
+use crate::sale::{ActivityId, Rid, Sku, StrategyName};
 
 /// Most activities that are swept and reconciled: the newest.
 const RUNNING_MAX: i64 = 200;
@@ -14,22 +15,62 @@ const FINDINGS_MAX: usize = 1_000;
 /// Rows of one statement.
 const ROWS_MAX: usize = 100;
 
+/// A reservation whose ledger rows are not what its order holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WrongRow {
+    pub rid: Rid,
+    pub sku: Sku,
+    /// Units that its order holds: none unless it is live.
+    pub live: i64,
+    /// Units that the ledger says it took and did not give back.
+    pub taken: i64,
+}
+
 impl Store {
-    /// The activities that sell or still settle, the newest first, at most 200.
-    pub async fn running_activities(&self) -> Result<Vec<Activity>, StoreError> {
+    /// The activities that sell or still settle and their strategies, the newest first, at most 200.
+    pub async fn running(&self) -> Result<Vec<(ActivityId, StrategyName)>, StoreError> {
         let sql = self.dialect.sql(&format!(
-            "SELECT {COLUMNS} FROM activity \
+            "SELECT id, strategy FROM activity \
              WHERE state IN ('OPEN', 'FENCED', 'PAUSING', 'PAUSED', 'CLOSING') \
              ORDER BY created_at DESC, id DESC LIMIT {RUNNING_MAX}"
         ));
         let rows = self.rows(query(&sql)).await?;
-        let mut activities = Vec::with_capacity(rows.len());
-        for row in &rows {
-            let mut activity = decode(row)?;
-            activity.skus = self.allocations(&activity.id).await?;
-            activities.push(activity);
-        }
-        Ok(activities)
+        rows.iter()
+            .map(|row| {
+                let strategy: String = row.try_get("strategy")?;
+                Ok((text(row, "id")?, StrategyName::new(&strategy)))
+            })
+            .collect()
+    }
+
+    /// Reservations whose lines and ledger rows differ: what is live must have been taken, what is
+    /// not must have been given back. One statement (one snapshot), at most 1,000 rows.
+    pub async fn wrong_ledger_rows(
+        &self,
+        activity: &ActivityId,
+    ) -> Result<Vec<WrongRow>, StoreError> {
+        let net = self
+            .dialect
+            .sum("CASE WHEN s.kind = 'DEDUCT' THEN s.quantity ELSE -s.quantity END");
+        let sql = self.dialect.sql(&format!(
+            "SELECT q.rid, q.sku, q.live, q.net FROM ( \
+               SELECT l.order_id AS rid, l.sku AS sku, \
+                 CASE WHEN o.live_key IS NULL THEN 0 ELSE l.quantity END AS live, \
+                 COALESCE((SELECT {net} FROM stock_ledger s WHERE s.order_id = l.order_id AND s.sku = l.sku), 0) AS net \
+               FROM orders o JOIN order_line l ON l.order_id = o.id WHERE o.activity_id = ? \
+             ) q WHERE q.live <> q.net ORDER BY q.rid, q.sku LIMIT {FINDINGS_MAX}"
+        ));
+        let rows = self.rows(query(&sql).bind(activity.to_string())).await?;
+        rows.iter()
+            .map(|row| {
+                Ok(WrongRow {
+                    rid: text(row, "rid")?,
+                    sku: text(row, "sku")?,
+                    live: row.try_get("live")?,
+                    taken: row.try_get("net")?,
+                })
+            })
+            .collect()
     }
 
     /// Keeps what a reconciliation found: the first 1,000 findings.

@@ -2,6 +2,7 @@
 //! into the database, which has the last word.
 
 mod book;
+mod mend;
 mod settle;
 mod words;
 
@@ -13,14 +14,18 @@ use async_trait::async_trait;
 use rand::RngExt;
 
 use super::{Entry, Kind, Missing, Need, Servers};
-use crate::deduct::{Closed, Deduct, DeductError, Ending};
+use crate::deduct::{Closed, Deduct, DeductError, Ending, Known};
 use crate::gate::rebuild::{Rebuilt, is_recovering, rebuild, shut_state};
+use crate::gate::reconcile::fence;
 use crate::gate::recovery::{Next, Recovery, Seen};
+use crate::gate::sweep::arbitrate;
 use crate::gate::{Gate, GateError, Mismatch, Step, Truth};
+use crate::ledger::reconciled::{Mode, Reconciled, Settled};
 use crate::lock::Guarantees;
 use crate::order::{CloseReason, NewOrder, Order};
 use crate::sale::{Activity, ActivityId, ActivityState, OrderId, Rid, Sku};
 use crate::script::gate::{GateState, ShutState};
+use crate::store::Tombstone;
 use words::{Turn, broken, ending, is_lost, is_on_its_way, replayed, turn, unavailable, unknown};
 
 /// How often one call tries to book what the database refused for contention; then the hold stays
@@ -158,6 +163,7 @@ impl RedisLua {
                 Next::Again(now) | Next::Shut(now) => now,
                 Next::Wait => used,
             };
+            self.compensate(now, batch, &outcomes).await;
             return outcomes.into_iter().map(|o| turn(now, o)).collect();
         }
     }
@@ -382,5 +388,30 @@ impl Deduct for RedisLua {
 
     async fn mirror(&self, activity: &Activity, orders: &[Order]) -> Result<(), DeductError> {
         self.mirror_orders(activity, orders).await.map_err(broken)
+    }
+
+    async fn sweep(&self, id: &ActivityId) -> Result<Settled, DeductError> {
+        mend::sweep(&self.gate, &*self.truth, id).await
+    }
+
+    async fn resolve(
+        &self,
+        id: &ActivityId,
+        reservations: &[Tombstone],
+    ) -> Result<Settled, DeductError> {
+        let settled = arbitrate(&self.gate, &*self.truth, id, reservations).await;
+        settled.map_err(broken)
+    }
+
+    async fn reconcile(&self, id: &ActivityId, mode: Mode) -> Result<Reconciled, DeductError> {
+        mend::reconcile(&self.gate, &*self.truth, id, mode).await
+    }
+
+    async fn fence(&self, id: &ActivityId) -> Result<(), DeductError> {
+        fence(&self.gate, id).await.map_err(broken)
+    }
+
+    async fn known(&self, id: &OrderId) -> Result<Known, DeductError> {
+        mend::known(&self.gate, id).await
     }
 }

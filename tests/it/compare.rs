@@ -121,8 +121,6 @@ async fn what_cannot_be_compared_is_a_usage_error_that_says_why() {
     }
 }
 
-<<<<<<< HEAD
-=======
 /// A comparison on a machine without any server.
 async fn on_a_bare_machine(database: DatabaseKind, out: &Path) -> flashlock::run::Run {
     let plan = Plan {
@@ -189,7 +187,6 @@ async fn without_the_database_nothing_runs_and_nothing_is_proved() {
     assert_eq!(exit_code(&run), 5);
 }
 
->>>>>>> de13a54 (bench: Leave no file behind when killed; skip what the machine lacks)
 /// A long comparison in the middle of its burst, with its temporary files in `files`, and the
 /// processes it has started.
 async fn in_the_middle(files: &Path, out: &Path) -> (Child, Vec<u32>) {

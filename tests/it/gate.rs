@@ -4,7 +4,7 @@ mod faults;
 mod memory;
 mod rebuild;
 #[path = "gate_server.rs"]
-mod server;
+pub(crate) mod server;
 
 use flashlock::gate::{Audit, Gate, GateError, ReserveOutcome, Step};
 use flashlock::order::{Fingerprint, NewOrder, Order, OrderState};

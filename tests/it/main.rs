@@ -15,6 +15,7 @@ mod outage;
 mod outbox;
 mod purchase;
 mod readme;
+mod reconcile;
 mod rest;
 mod servers;
 mod store;

@@ -7,8 +7,8 @@ use redis::{Cmd, ErrorKind, FromRedisValue, Script, ServerErrorKind, Value};
 
 use super::answer::{Unreadable, done};
 use super::{
-    AuditAnswer, CommitAnswer, Done, GateState, Moved, ORDERS_PER_CALL_MAX, OpenAnswer, ReholdAnswer, ReleaseAnswer,
-    ReserveAnswer, SealAnswer, ShutState, Stamp, Terms, WarmAnswer,
+    AuditAnswer, CommitAnswer, Done, GateState, Moved, ORDERS_PER_CALL_MAX, OpenAnswer,
+    ReholdAnswer, ReleaseAnswer, ReserveAnswer, SealAnswer, ShutState, Stamp, Terms, WarmAnswer,
 };
 use crate::keys::GateKeys;
 use crate::order::{Fingerprint, NewOrder, Order};

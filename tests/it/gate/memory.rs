@@ -7,8 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use async_trait::async_trait;
 use flashlock::deduct::{Closed, DeductError};
 use flashlock::gate::{Truth, TruthError};
+use flashlock::ledger::Ledger;
 use flashlock::order::{CloseReason, NewOrder, Order, OrderState};
-use flashlock::sale::{Activity, ActivityId, OrderId, Rid};
+use flashlock::sale::{Activity, ActivityId, Allocation, OrderId, Rid, Sku};
+use flashlock::store::Tombstone;
 use flashlock::strategy::redis_lua::{Book, BookOutcome};
 
 #[derive(Debug)]
@@ -19,6 +21,8 @@ pub(crate) struct Memory {
     pub(crate) lose_answer: AtomicBool,
     /// Closed between the first and the second look of a rebuild.
     pub(crate) close_meanwhile: Mutex<Option<Rid>>,
+    /// Reservations whose outcome was unknown.
+    pub(crate) noted: Mutex<Vec<Rid>>,
 }
 
 impl Memory {
@@ -28,6 +32,7 @@ impl Memory {
             orders: Mutex::default(),
             lose_answer: AtomicBool::new(false),
             close_meanwhile: Mutex::default(),
+            noted: Mutex::default(),
         }
     }
 
@@ -118,6 +123,53 @@ impl Truth for Memory {
         let orders = self.orders.lock().expect("a lock");
         let state = |rid: &Rid| orders.get(rid).map(|o| (*rid, o.state));
         Ok(rids.iter().filter_map(state).collect())
+    }
+
+    async fn abandon(&self, id: &ActivityId, dead: &[Tombstone]) -> Result<(), TruthError> {
+        let mut orders = self.orders.lock().expect("a lock");
+        for tombstone in dead {
+            orders.entry(tombstone.rid).or_insert_with(|| Order {
+                id: OrderId {
+                    activity: id.clone(),
+                    rid: tombstone.rid,
+                },
+                user: tombstone.user.clone(),
+                state: OrderState::Abandoned,
+                close_reason: None,
+                fingerprint: tombstone.fingerprint.clone(),
+                lines: Vec::new(),
+                created_at_ms: 0,
+                pay_deadline_ms: 0,
+            });
+        }
+        Ok(())
+    }
+
+    async fn compensate(&self, _id: &ActivityId, unknown: &[Tombstone]) -> Result<(), TruthError> {
+        let mut noted = self.noted.lock().expect("a lock");
+        noted.extend(unknown.iter().map(|t| t.rid));
+        Ok(())
+    }
+
+    async fn ledgers(&self, _id: &ActivityId) -> Result<Vec<Ledger>, TruthError> {
+        let orders = self.orders.lock().expect("a lock");
+        let units = |sku: &Sku, state: OrderState| -> i64 {
+            let of = orders.values().filter(|o| o.state == state);
+            let lines = of.flat_map(|o| &o.lines).filter(|l| l.sku == *sku);
+            lines.map(|l| l.quantity).sum()
+        };
+        let of = |a: &Allocation| {
+            let held = units(&a.sku, OrderState::PendingPayment);
+            let sold = units(&a.sku, OrderState::Paid);
+            Ledger {
+                sku: a.sku.clone(),
+                total: a.total,
+                available: a.total - held - sold,
+                held,
+                sold,
+            }
+        };
+        Ok(self.now().skus.iter().map(of).collect())
     }
 }
 

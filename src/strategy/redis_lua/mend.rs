@@ -1,0 +1,80 @@
+//! What purchases leave between the gate and the database when they are interrupted, and who ends it.
+
+use std::time::Duration;
+
+use super::RedisLua;
+use super::words::broken;
+use crate::deduct::{DeductError, Known};
+use crate::gate::{self, Gate, GateError, Mismatch, ReserveOutcome, Truth};
+use crate::ledger::reconciled::{Mode, Reconciled, Settled};
+use crate::order::NewOrder;
+use crate::sale::{Activity, ActivityId, OrderId};
+use crate::script::gate::RecordState;
+use crate::store::Tombstone;
+
+/// How long a hold is left to its purchase: as long as a booking may wait for the hot row. No value
+/// is too small to be safe; a smaller one gives up purchases that are only slow.
+const GRACE: Duration = Duration::from_secs(3);
+
+pub(super) async fn sweep(
+    gate: &Gate,
+    truth: &dyn Truth,
+    id: &ActivityId,
+) -> Result<Settled, DeductError> {
+    match gate::sweep::sweep(gate, truth, id, GRACE).await {
+        // What is not there has no holds; whoever buys next finds out and has it rebuilt.
+        Err(GateError::NotThisRedis(Mismatch::NotWarmed)) => Ok(Settled::default()),
+        swept => swept.map_err(broken),
+    }
+}
+
+pub(super) async fn reconcile(
+    gate: &Gate,
+    truth: &dyn Truth,
+    id: &ActivityId,
+    mode: Mode,
+) -> Result<Reconciled, DeductError> {
+    gate::reconcile::reconcile(gate, truth, id, GRACE, mode)
+        .await
+        .map_err(broken)
+}
+
+pub(super) async fn known(gate: &Gate, id: &OrderId) -> Result<Known, DeductError> {
+    let records = gate.look(&id.activity, &[id.rid]).await.map_err(broken)?;
+    let state = records.into_iter().flatten().next().map(|r| r.state);
+    Ok(match state {
+        // Committed, and not in the database that was asked just before: it is now.
+        Some(RecordState::Pending | RecordState::Committed) => Known::OnItsWay,
+        Some(RecordState::Released | RecordState::Tombstone) => Known::Dead,
+        None => Known::Nothing,
+    })
+}
+
+impl RedisLua {
+    /// Notes the reservations of which nobody knows whether they arrived. The buyer is told so;
+    /// the same key finds out, or the resolver ends them.
+    pub(super) async fn compensate(
+        &self,
+        activity: &Activity,
+        batch: &[NewOrder],
+        outcomes: &[Result<ReserveOutcome, GateError>],
+    ) {
+        let unknown: Vec<Tombstone> = batch
+            .iter()
+            .zip(outcomes)
+            .filter(|(_, outcome)| matches!(outcome, Err(GateError::Unknown(_))))
+            .map(|(new, _)| Tombstone {
+                rid: new.rid,
+                user: new.user.clone(),
+                fingerprint: new.fingerprint.clone(),
+            })
+            .collect();
+        if unknown.is_empty() {
+            return;
+        }
+        if let Err(e) = self.truth.compensate(&activity.id, &unknown).await {
+            // Should it have arrived, or still arrive, it is a hold, which grows old and is swept.
+            tracing::warn!(activity = %activity.id, error = %e, "unknown reservations are not noted");
+        }
+    }
+}
