@@ -67,8 +67,9 @@ impl Sale {
 
         let given_back = self.held("given-back").await;
         self.book(&given_back).await;
-        let released = self.gate.release(&self.id, &[given_back.rid], "a-test");
-        released.await.expect("released");
+        let rids = [given_back.rid];
+        let released = self.gate.release(&self.id, &rids, "a-test").await;
+        released.expect("released");
         plant(&given_back, Difference::OrderGivenBack);
         planted
     }
