@@ -4,6 +4,8 @@
 //! *Setting Redis = total - sold, with no fault at all, refused 117 to 169 accepted orders in twelve
 //! seconds.*
 
+mod tally;
+
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
@@ -12,9 +14,10 @@ use super::sweep::{arbitrate, sweep};
 use super::{Audit, Gate, GateError, Step, Truth};
 use crate::ledger::reconciled::{Difference, Finding, Mode, Reconciled, Settled, Verdict};
 use crate::order::{Order, OrderState};
-use crate::sale::{ActivityId, Rid, Sku};
-use crate::script::gate::{ORDERS_PER_CALL_MAX, Record, RecordState, ShutState};
+use crate::sale::{ActivityId, Rid};
+use crate::script::gate::{ORDERS_PER_CALL_MAX, RecordState, ShutState};
 use crate::store::Tombstone;
+use tally::Tally;
 
 /// How long a purchase or a close may stand between its two stores before its difference is told:
 /// some round trips, on a busy machine.
@@ -78,14 +81,6 @@ pub async fn fence(gate: &Gate, id: &ActivityId) -> Result<(), GateError> {
         tracing::warn!(activity = %id, %state, "the gate is not fenced");
     }
     Ok(())
-}
-
-/// What all records of the gate add up to.
-#[derive(Debug, Default)]
-struct Tally {
-    seen: HashSet<Rid>,
-    held: HashMap<Sku, i64>,
-    sold: HashMap<Sku, i64>,
 }
 
 // === impl Pass ===
@@ -427,41 +422,5 @@ fn why(difference: Difference) -> &'static str {
         Difference::UnitsLost => "units are neither for sale nor in a live order",
         Difference::OrdersAboveTotal => "more units are for sale or in live orders than there are",
         Difference::BooksWrong => "stock, orders and ledger do not add up",
-    }
-}
-
-// === impl Tally ===
-
-impl Tally {
-    /// Counts a record once. `false`: it was counted before.
-    fn add(&mut self, rid: Rid, record: &Record) -> bool {
-        if !self.seen.insert(rid) {
-            return false;
-        }
-        let counts = match record.state {
-            RecordState::Pending => &mut self.held,
-            RecordState::Committed => &mut self.sold,
-            RecordState::Released | RecordState::Tombstone => return true,
-        };
-        for line in &record.lines {
-            *counts.entry(line.sku.clone()).or_default() += line.quantity;
-        }
-        true
-    }
-
-    /// The counters against the records, which did not change while they were read.
-    fn compare(&self, audit: &Audit) -> Result<(), GateError> {
-        for l in &audit.ledgers {
-            let count = |of: &HashMap<Sku, i64>| of.get(&l.sku).copied().unwrap_or(0);
-            let (held, sold) = (count(&self.held), count(&self.sold));
-            if (held, sold) != (l.held, l.sold) {
-                let what = format!(
-                    "of {}, {} held and {} sold are counted, and the reservations are {held} held and {sold} sold",
-                    l.sku, l.held, l.sold
-                );
-                return Err(GateError::Corrupt { what });
-            }
-        }
-        Ok(())
     }
 }
