@@ -132,7 +132,7 @@ pub struct Guarantees {
     pub fenced: bool,
     /// Exclusion (or, for `redis-lua`, the stock) survives the failover of the server it relies on.
     pub survives_failover: bool,
-    /// A holder that dies is waited for, at most this: `lease`, `session`, `transaction` or `none`.
+    /// A holder that dies is waited for, at most this: `lease`, `session`, `transaction`, `sweep` or `none`.
     pub frees_after_crash: &'static str,
     /// What a decision should know besides.
     pub note: &'static str,

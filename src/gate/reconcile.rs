@@ -15,7 +15,7 @@ use super::{Audit, Gate, GateError, Step, Truth};
 use crate::ledger::reconciled::{Difference, Finding, Mode, Reconciled, Settled, Verdict};
 use crate::order::{Order, OrderState};
 use crate::sale::{ActivityId, Rid};
-use crate::script::gate::{ORDERS_PER_CALL_MAX, RecordState, ShutState};
+use crate::script::gate::{GateState, ORDERS_PER_CALL_MAX, RecordState, ShutState};
 use crate::store::Tombstone;
 use tally::Tally;
 
@@ -77,6 +77,14 @@ pub async fn reconcile(
 
 /// Lets nobody in until a rebuild finds the counters right, or an operator has looked.
 pub async fn fence(gate: &Gate, id: &ActivityId) -> Result<(), GateError> {
+    // What does not sell needs no fence, and must not be opened again from one.
+    let sells = gate
+        .audit(id)
+        .await?
+        .is_some_and(|audit| audit.state == GateState::Open);
+    if !sells {
+        return Ok(());
+    }
     if let Step::Refused(state) = gate.shut(id, ShutState::Fenced, None).await? {
         tracing::warn!(activity = %id, %state, "the gate is not fenced");
     }

@@ -248,10 +248,10 @@ impl Deduct for RedisLua {
             fair: false,
             fenced: false,
             survives_failover: true,
-            frees_after_crash: "none",
+            frees_after_crash: "sweep",
             note: "a Redis that lost its history is recognised (stamped scripts, EVALSHA only) and \
                    rebuilt from the database; buyers get 503 meanwhile, never sold out. A hold whose \
-                   process died stays until it is given up or its key is used again",
+                   process died is ended by the sweeper, or by its key when that is used again",
         }
     }
 

@@ -9,7 +9,7 @@ use super::{phones, service};
 use crate::world::{Service, Start, world};
 
 /// Every route, as the document must have it.
-const ROUTES: [&str; 18] = [
+const ROUTES: [&str; 20] = [
     "get /v1/strategies",
     "get /v1/activities",
     "post /v1/activities",
@@ -22,6 +22,8 @@ const ROUTES: [&str; 18] = [
     "post /v1/orders/{id}/payments",
     "post /v1/orders/{id}/cancel",
     "get /v1/outbox/dead",
+    "get /v1/compensations",
+    "post /v1/activities/{id}/reconcile",
     "post /v1/outbox/dead/{id}/replay",
     "get /healthz",
     "get /readyz",

@@ -18,7 +18,7 @@ enum Scope {
 }
 
 /// Every route, and who may use it. The ids name nothing: what counts is who is let through.
-const ROUTES: [(&str, &str, Scope); 18] = [
+const ROUTES: [(&str, &str, Scope); 20] = [
     ("GET", "/v1/strategies", Scope::Either),
     ("GET", "/v1/activities", Scope::Either),
     ("GET", "/v1/activities/a", Scope::Either),
@@ -31,6 +31,8 @@ const ROUTES: [(&str, &str, Scope); 18] = [
     ("POST", "/v1/orders/a/payments", Scope::Caller),
     ("POST", "/v1/orders/a/cancel", Scope::Caller),
     ("GET", "/v1/outbox/dead", Scope::Operator),
+    ("GET", "/v1/compensations", Scope::Operator),
+    ("POST", "/v1/activities/a/reconcile", Scope::Operator),
     ("POST", "/v1/outbox/dead/a/replay", Scope::Operator),
     ("GET", "/healthz", Scope::Open),
     ("GET", "/readyz", Scope::Open),
