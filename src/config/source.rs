@@ -17,7 +17,7 @@ pub(super) struct CommandLine(pub(super) serde_json::Map<String, serde_json::Val
 pub(super) struct Variables;
 
 /// Not options: the log's filter, and the file.
-const NOT_OPTIONS: [&str; 2] = ["log", "config"];
+const NOT_OPTIONS: [&str; 3] = ["log", "config", "lab_state"];
 /// Options that are text whatever they look like: the token `12345` is no number.
 const TEXTS: [&str; 8] = [
     "listen",

@@ -4,10 +4,11 @@ use super::replay::{after_conflict, closed_endings, failed, store_ending};
 use super::{Closed, DeductError, Ending};
 use crate::order::{CloseReason, NewOrder, Order};
 use crate::sale::{Activity, OrderId, Sku};
-use crate::store::{Store, StoreError};
+use crate::store::{Contended, Store, StoreError};
 use std::collections::BTreeMap;
 
-/// Tries of one transaction after deadlocks and lost serialization.
+/// Tries of one transaction after deadlocks and lost serialization. Not after a full queue: its wait
+/// was as long as a buyer may be kept.
 const TRIES_MAX: u32 = 4;
 
 /// How one try of a batch came out.
@@ -67,7 +68,7 @@ async fn book_again(
     let mut tries = 1;
     loop {
         match book_once(store, activity, batch).await {
-            Err(StoreError::Retry(why)) if tries < TRIES_MAX => {
+            Err(StoreError::Retry(why @ Contended::Database(_))) if tries < TRIES_MAX => {
                 tracing::debug!(%why, tries, "booking again");
                 tries += 1;
             }
@@ -130,7 +131,7 @@ pub async fn close(
         loop {
             match close_once(store, activity, found, why).await {
                 Ok(closed) => return Ok(closed),
-                Err(StoreError::Retry(why)) if tries < TRIES_MAX => {
+                Err(StoreError::Retry(why @ Contended::Database(_))) if tries < TRIES_MAX => {
                     tracing::debug!(%why, tries, "closing again");
                     tries += 1;
                 }

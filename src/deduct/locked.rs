@@ -12,7 +12,7 @@ use crate::keys::LockKey;
 use crate::lock::{AcquireError, Guarantees, Guard, Lock, Released, Terms};
 use crate::order::{CloseReason, NewOrder, Order};
 use crate::sale::{Activity, GuardMode, OrderId, Sku};
-use crate::store::{Claim, Claimed, Store, StoreError};
+use crate::store::{Claim, Claimed, Contended, Store, StoreError};
 
 /// Sells under a lock. The stock is read before the writing transaction and written absolutely, so
 /// that the lock alone keeps two buyers apart: without it this oversells.
@@ -29,7 +29,8 @@ struct Seen {
     claim: Option<Claim>,
 }
 
-/// Tries of the critical section under one grant, after deadlocks.
+/// Tries of the critical section under one grant, after deadlocks. Not after a full queue, whose wait
+/// was as long as it may be.
 const TRIES_MAX: u32 = 3;
 /// Grants for one batch: a second one after the token's source had lost its history.
 const GRANTS_MAX: u32 = 2;
@@ -138,7 +139,9 @@ impl<L: Lock> Locked<L> {
         tries: u32,
     ) -> Result<(), Stopped> {
         match why {
-            Stopped::Store(StoreError::Retry(_)) if tries < TRIES_MAX => Ok(()),
+            Stopped::Store(StoreError::Retry(Contended::Database(_))) if tries < TRIES_MAX => {
+                Ok(())
+            }
             // A holder that still has its lease is the youngest there is; when its token is below
             // the store's, the source went back. The next grant is above.
             Stopped::FencedOut(fence) if guard.is_held() => {

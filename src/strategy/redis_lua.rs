@@ -14,6 +14,7 @@ use async_trait::async_trait;
 use rand::RngExt;
 
 use super::{Entry, Kind, Missing, Need, Servers};
+use crate::clock;
 use crate::deduct::{Closed, Deduct, DeductError, Ending, Known};
 use crate::gate::rebuild::{Rebuilt, is_recovering, rebuild, shut_state};
 use crate::gate::reconcile::fence;
@@ -31,6 +32,9 @@ use words::{Turn, broken, ending, is_lost, is_on_its_way, replayed, turn, unavai
 /// How often one call tries to book what the database refused for contention; then the hold stays
 /// and the same key tries again.
 const BOOK_TRIES_MAX: u32 = 4;
+/// No try is begun after this long: a call that waited for a connection in vain has been as long as
+/// a buyer may be kept.
+const BOOK_TRY_MAX: Duration = Duration::from_secs(2);
 /// Between those tries, in milliseconds: a few transactions' worth, spread so that the losers of a
 /// deadlock do not meet again.
 const BOOK_PAUSE_MS: std::ops::Range<u64> = 2..20;
@@ -174,12 +178,13 @@ impl RedisLua {
         activity: &Activity,
         orders: &[NewOrder],
     ) -> Vec<Result<BookOutcome, DeductError>> {
+        let begun = clock::now();
         let mut outcomes = self.book.book(activity, orders).await;
         for _ in 1..BOOK_TRIES_MAX {
             let again: Vec<usize> = (0..outcomes.len())
                 .filter(|i| matches!(outcomes[*i], Ok(BookOutcome::Retry)))
                 .collect();
-            if again.is_empty() {
+            if again.is_empty() || begun.elapsed() >= BOOK_TRY_MAX {
                 break;
             }
             let pause = rand::rng().random_range(BOOK_PAUSE_MS);

@@ -19,6 +19,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 pub(super) struct Sessions {
     servers: String,
     present: tokio::sync::Mutex<Option<Client>>,
+    /// The same, for a look that must not wait for whoever is connecting.
+    seen: Mutex<Option<Client>>,
     trouble: Mutex<Option<(Instant, NoSession)>>,
 }
 
@@ -37,13 +39,24 @@ impl Sessions {
         Self {
             servers: servers.to_string(),
             present: tokio::sync::Mutex::default(),
+            seen: Mutex::default(),
             trouble: Mutex::default(),
         }
     }
 
-    /// Why the last caller had no session; `None` once one had.
+    /// Why the last caller had no session, or would have none now; `None` while there is one.
     pub(super) fn trouble(&self) -> Option<NoSession> {
-        self.lock_trouble().clone().map(|(_at, e)| e)
+        if let Some((_at, e)) = self.lock_trouble().clone() {
+            return Some(e);
+        }
+        // The connection breaks before anybody has asked for it again: those who queue behind a
+        // contender that hears nothing are not waiting for a lock.
+        let state = self.lock_seen().as_ref().map(Client::state)?;
+        let broken = state != SessionState::SyncConnected;
+        broken.then(|| NoSession {
+            servers: self.servers.clone(),
+            source: Error::ConnectionLoss,
+        })
     }
 
     /// A session that is connected. Those who wait for one attempt share its failure.
@@ -61,6 +74,7 @@ impl Sessions {
                 Some(client) if !client.state().is_terminated() => connected(client).await,
                 Some(_) | None => {
                     let client = self.connect().await?;
+                    *self.lock_seen() = Some(client.clone());
                     Ok(present.insert(client).clone())
                 }
             }
@@ -84,6 +98,10 @@ impl Sessions {
             .with_fail_eagerly()
             .connect(&self.servers)
             .await
+    }
+
+    fn lock_seen(&self) -> std::sync::MutexGuard<'_, Option<Client>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock_trouble(&self) -> std::sync::MutexGuard<'_, Option<(Instant, NoSession)>> {
