@@ -16,7 +16,7 @@ pub(super) struct CommandLine(pub(super) serde_json::Map<String, serde_json::Val
 /// is: a misspelt one would otherwise be ignored.
 pub(super) struct Variables;
 
-/// Not options: the log's filter, and the file.
+/// Not options: the log's filter, the file, and where the lab notes its state.
 const NOT_OPTIONS: [&str; 3] = ["log", "config", "lab_state"];
 /// Options that are text whatever they look like: the token `12345` is no number.
 const TEXTS: [&str; 8] = [
