@@ -58,11 +58,11 @@ impl LockKey {
 /// The parent of all lock directories in ZooKeeper.
 pub const ZNODE_ROOT: &str = "/flashlock/locks";
 
-/// The stream of the orders' events of one database, so that services on several databases may
-/// share one Redis. `database` is its URL without a password.
-pub fn event_stream(database: &str) -> String {
-    let name = uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_URL, database.as_bytes());
-    format!("flashlock:events:{}", name.simple())
+/// The stream of the orders' events of one deployment. Its name is kept in its database, since a
+/// database's URL says too little: `sqlite:flashlock.db` is another one in every directory, and
+/// `localhost` on every machine.
+pub fn event_stream(deployment: &str) -> String {
+    format!("flashlock:events:{deployment}")
 }
 
 // === impl GateKeys ===

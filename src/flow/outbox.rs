@@ -11,9 +11,7 @@ use super::{Flow, FlowError};
 use crate::broker::{Broker, Consumer, Failure, InProcess, RedisStreams};
 use crate::clock::{self, Instant};
 use crate::keys;
-use crate::store::{
-    DeadEvent, Event, NextTry, Replayed, StoreError, Undelivered, without_password,
-};
+use crate::store::{DeadEvent, Event, NextTry, Replayed, StoreError, Undelivered};
 
 /// How long a claim may take to publish its rows: several times the longest publication.
 pub const LEASE: Duration = Duration::from_secs(8);
@@ -48,9 +46,11 @@ impl Flow {
     /// Delivers the outbox until `stop`; the role `relay`. Several at once do no harm.
     pub async fn relay(self: Arc<Self>, stop: CancellationToken) {
         let mirror: Arc<dyn Consumer> = Arc::new(GateMirror::new(Arc::clone(&self)));
-        let config = &self.app.config;
-        let streams = config.redis_url.as_deref().map(|url| {
-            let stream = keys::event_stream(&without_password(&config.database_url));
+        let Some(deployment) = self.deployment(&stop).await else {
+            return;
+        };
+        let streams = self.app.config.redis_url.as_deref().map(|url| {
+            let stream = keys::event_stream(&deployment);
             RedisStreams::new(url, stream, vec![Arc::clone(&mirror)])
         });
         let broker: Arc<dyn Broker> = match streams {
@@ -62,6 +62,22 @@ impl Flow {
             }
         };
         self.relay_through(broker, stop).await;
+    }
+
+    /// Whose events these are; waits for the database. `None`: it was stopped meanwhile.
+    async fn deployment(&self, stop: &CancellationToken) -> Option<String> {
+        loop {
+            match self.app.store.deployment().await {
+                Ok(deployment) => return Some(deployment),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot deliver the outbox yet; trying again");
+                }
+            }
+            tokio::select! {
+                () = stop.cancelled() => return None,
+                () = tokio::time::sleep(PAUSE_AWAY) => {}
+            }
+        }
     }
 
     /// The same through a broker of one's own.

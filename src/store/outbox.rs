@@ -272,6 +272,15 @@ impl Store {
         })
     }
 
+    /// The name of this database among those that share a broker; it stays for ever.
+    pub async fn deployment(&self) -> Result<String, StoreError> {
+        let rows = self.rows(query("SELECT id FROM deployment")).await?;
+        let row = rows
+            .first()
+            .ok_or(StoreError::Refused(sqlx::Error::RowNotFound))?;
+        Ok(row.try_get("id")?)
+    }
+
     /// Rows that are due or on their way, and dead letters.
     pub async fn count_outbox(&self) -> Result<OutboxCounts, StoreError> {
         let sql = self.dialect.sql(

@@ -3,6 +3,7 @@
 mod crash;
 mod gate;
 mod proxy;
+mod shared;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,0 +1,6 @@
+-- Which deployment this database belongs to: brokers that several share keep their events apart by it.
+CREATE TABLE deployment (
+  only_one BIGINT NOT NULL PRIMARY KEY CHECK (only_one = 1),
+  id TEXT NOT NULL
+);
+INSERT INTO deployment (only_one, id) VALUES (1, lower(hex(randomblob(16))));
