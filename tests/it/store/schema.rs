@@ -47,7 +47,8 @@ async fn every_column_is_of_a_type_that_all_drivers_decode() {
         let columns = columns(&db).await;
         assert!(columns.len() > 80, "{database}: {columns:?}");
         for (table, column, kind) in &columns {
-            let kind = kind.to_lowercase();
+            // SQLite tells a type as it was declared, with its length.
+            let kind = kind.split('(').next().unwrap_or(kind).to_lowercase();
             // The row id of SQLite is spelt INTEGER; it is a 64-bit number.
             let row_id = database == "sqlite" && kind == "integer";
             assert!(
