@@ -7,6 +7,7 @@ mod compare;
 mod conformance;
 mod embedded;
 mod gate;
+mod held;
 mod lab;
 mod lab_compose;
 mod lab_ends;

@@ -1,5 +1,10 @@
 //! What buyers are told while a server or a service process is away, and that it ends by itself.
 
+mod crowd;
+mod inside;
+mod mid_sale;
+mod patience;
+
 use std::time::Duration;
 
 use flashlock::lab::{Lab, LabPlan, ServerId};
@@ -260,77 +265,6 @@ async fn a_service_that_starts_before_its_servers_works_once_they_come() {
         }
     }
     lab.stop().await.expect("it ends");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_redis_that_comes_back_empty_is_rebuilt_from_the_database() {
-    let lab = Lab::start(&LabPlan {
-        redis: true,
-        ..LabPlan::nothing()
-    })
-    .await
-    .expect("a lab");
-    let service = Service::start(&options(&lab, &file(&lab))).await;
-    let api = &service.api;
-    let activity = api.open(sale("redis-lua", 3)).await;
-    let first = api.buy(&activity, "first", "key", &[("phone", 1)]).await;
-    assert_eq!(first.status, 201, "{first:?}");
-    let client = redis::Client::open(lab.redis_url().expect("it runs")).expect("a URL");
-    let mut redis = client
-        .get_multiplexed_async_connection()
-        .await
-        .expect("a connection");
-    let _: () = redis::cmd("FLUSHALL")
-        .query_async(&mut redis)
-        .await
-        .expect("flushed");
-    lab.kill(ServerId::Redis).await.expect("it runs");
-    lab.restart(ServerId::Redis).await.expect("it starts again");
-    let users: Vec<String> = (0..6).map(|n| format!("user-{n}")).collect();
-    let buyers = users
-        .iter()
-        .map(|user| buy_when_back(api, &activity, user, "redis"));
-    let answers = join_all(buyers).await;
-    let sold = answers.iter().filter(|a| a.status == 201).count();
-    assert_eq!(sold, 2, "{answers:?}");
-    let again = buy_when_back(api, &activity, "first", "redis").await;
-    assert_eq!((again.status, again.order_id()), (200, first.order_id()));
-    assert_eq!(api.stock(&activity, "phone").await, (3, 0, 3, 0));
-    lab.stop().await.expect("it ends");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_small_pool_under_thousands_of_buyers_answers_everyone_and_recovers() {
-    const BUYERS: usize = 2_000;
-    let url = world().database("postgres").await;
-    let few = (
-        "FLASHLOCK_DATABASE_CONNECTIONS_MAX".to_string(),
-        "5".to_string(),
-    );
-    let service = Service::start(&[("FLASHLOCK_DATABASE_URL".to_string(), url), few]).await;
-    let api = &service.api;
-    let activity = api.open(sale("db-conditional-update", 50)).await;
-    let buyers = (0..BUYERS).map(|n| {
-        let (api, activity) = (api.clone(), activity.clone());
-        async move {
-            api.buy(&activity, &format!("u{n}"), "key", &[("phone", 1)])
-                .await
-        }
-    });
-    let answers = join_all(buyers).await;
-    for answer in &answers {
-        let allowed = [201, 409, 503].contains(&answer.status);
-        assert!(allowed, "{answer:?}");
-    }
-    let booked = answers.iter().filter(|a| a.status == 201).count();
-    let (total, available, held, _) = api.stock(&activity, "phone").await;
-    assert_eq!((total, available + held), (50, 50));
-    assert_eq!(i64::try_from(booked).expect("few"), held);
-    let after = api.open(sale("db-conditional-update", 1)).await;
-    let sold = api
-        .buy_surely(&after, "alice", "key", &[("phone", 1)])
-        .await;
-    assert_eq!(sold.status, 201, "{sold:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,9 +7,9 @@ use flashlock::lab::process::Signal;
 use flashlock::sale::{ActivityId, OrderId};
 use flashlock::store::{FinalState, Store, StoreOptions};
 use serde_json::json;
-use sqlx::{Connection, PgConnection, Row};
 
 use super::{env, phones, until};
+use crate::held::Held;
 use crate::wire::Wire;
 use crate::world::{Service, world};
 
@@ -17,61 +17,6 @@ use crate::world::{Service, world};
 const BUYERS: usize = 50;
 /// A stop with nothing left to do.
 const PROMPTLY: Duration = Duration::from_secs(5);
-
-/// Keeps an activity's stock row locked, so that purchases stand where they are.
-struct Held {
-    connection: PgConnection,
-    /// Outside of the transaction, inside of which PostgreSQL shows what it saw first.
-    watcher: PgConnection,
-}
-
-impl Held {
-    async fn take(url: &str, activity: &str) -> Self {
-        let mut connection = PgConnection::connect(url).await.expect("it answers");
-        sqlx::query("BEGIN")
-            .execute(&mut connection)
-            .await
-            .expect("begun");
-        sqlx::query("SELECT 1 FROM activity_sku WHERE activity_id = $1 FOR UPDATE")
-            .bind(activity)
-            .execute(&mut connection)
-            .await
-            .expect("locked");
-        let watcher = PgConnection::connect(url).await.expect("it answers");
-        Self {
-            connection,
-            watcher,
-        }
-    }
-
-    /// Transactions that wait for a lock in this database.
-    async fn waiters(&mut self) -> i64 {
-        let count = sqlx::query(
-            "SELECT count(*) FROM pg_stat_activity \
-             WHERE datname = current_database() AND wait_event_type = 'Lock'",
-        );
-        let row = count.fetch_one(&mut self.watcher).await.expect("a count");
-        row.get(0)
-    }
-
-    async fn until_waiters(&mut self, n: i64) {
-        let deadline = flashlock::clock::now() + super::DEADLINE;
-        while self.waiters().await < n {
-            assert!(
-                flashlock::clock::now() < deadline,
-                "{n} did not come to wait"
-            );
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    }
-
-    async fn let_go(mut self) {
-        sqlx::query("ROLLBACK")
-            .execute(&mut self.connection)
-            .await
-            .expect("rolled back");
-    }
-}
 
 fn body(user: &str) -> String {
     json!({"user_id": user, "lines": [{"sku": "phone", "quantity": 1}]}).to_string()
