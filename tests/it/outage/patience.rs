@@ -10,7 +10,7 @@ use crate::world::{Answer, Api};
 
 /// An answer that takes longer than this is a hang: each wait for a server is bounded by 3 s, and a
 /// purchase has few of them.
-pub(super) const ANSWER: Duration = Duration::from_secs(15);
+pub(super) const ANSWER: Duration = Duration::from_secs(25);
 /// A service sells again this long after its server is back; most of it is for a busy machine.
 pub(super) const RECOVERY: Duration = Duration::from_secs(20);
 /// Between two tries of one buyer, who does not wait for as long as he was told to.
