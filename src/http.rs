@@ -38,7 +38,8 @@ pub use reconcile::ReconciledBody;
 
 type Shared = State<Arc<Flow>>;
 
-/// Longest wait for background work at a stop: one batch, which ends within its own bounds.
+/// Longest wait at a stop for background work (one batch, which ends within its own bounds), and then
+/// for the database's connections.
 const BACKGROUND_WAIT: Duration = Duration::from_secs(5);
 
 #[derive(OpenApi)]
@@ -106,7 +107,13 @@ pub async fn serve(
         tracing::warn!("background work was cut off; it is taken up again after a start");
     }
     background.abort_all();
-    flow.app.store.close().await;
+    // It waits for every connection that is out, and a database that hangs gives none back.
+    if tokio::time::timeout(BACKGROUND_WAIT, flow.app.store.close())
+        .await
+        .is_err()
+    {
+        tracing::warn!("the database did not answer the last goodbye; its connections are dropped");
+    }
     Ok(())
 }
 
