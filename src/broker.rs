@@ -8,8 +8,10 @@ mod in_process;
 mod redis_streams;
 
 use std::fmt;
+use std::panic::AssertUnwindSafe;
 
 use async_trait::async_trait;
+use futures::FutureExt;
 use tokio_util::sync::CancellationToken;
 
 use crate::store::Event;
@@ -56,4 +58,42 @@ pub enum Failure {
     /// It cannot be carried out as it is: after some attempts it is a dead letter.
     #[error("{0}")]
     Refused(String),
+    /// It ends whoever tries: a dead letter at once.
+    #[error("{0}")]
+    Poison(String),
+}
+
+/// Lets `consumer` take events. One that panics has refused what it was given; of several events
+/// each is then given to it alone, so that one that it cannot stand keeps no other waiting.
+///
+/// # Cancel safety
+/// As `Consumer::take`: dropped, the events may have been carried out; give them again.
+async fn carry_out(consumer: &dyn Consumer, events: &[Event]) -> Vec<Result<(), Failure>> {
+    if let Some(outcomes) = try_take(consumer, events).await {
+        return outcomes;
+    }
+    let mut outcomes = Vec::with_capacity(events.len());
+    for event in events {
+        let alone = match events.len() {
+            1 => None,
+            _ => try_take(consumer, std::slice::from_ref(event)).await,
+        };
+        outcomes.push(match alone {
+            Some(mut one) => one.pop().unwrap_or(Ok(())),
+            None => {
+                let why = format!("{} panicked over it", consumer.name());
+                tracing::error!(event = %event.id, order = %event.order, why);
+                Err(Failure::Refused(why))
+            }
+        });
+    }
+    outcomes
+}
+
+/// `None`: it panicked.
+async fn try_take(consumer: &dyn Consumer, events: &[Event]) -> Option<Vec<Result<(), Failure>>> {
+    AssertUnwindSafe(consumer.take(events))
+        .catch_unwind()
+        .await
+        .ok()
 }

@@ -31,8 +31,8 @@ pub use lock_row::{LockRows, RowGrant};
 use migrate::migrate;
 pub use order::{Found, Lookup};
 pub use outbox::{
-    ClaimedEvent, ClaimedEvents, DeadEvent, Event, EventKind, NextTry, OutboxCounts, Replayed,
-    Undelivered,
+    Before, ClaimedEvent, ClaimedEvents, DeadEvent, Event, EventKind, NextTry, OutboxCounts,
+    Replayed, Undelivered,
 };
 pub use payment::{Payment, PaymentOutcome};
 pub use recon::WrongRow;

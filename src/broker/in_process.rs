@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio_util::sync::CancellationToken;
 
-use super::{Broker, Consumer, Failure};
+use super::{Broker, Consumer, Failure, carry_out};
 use crate::store::Event;
 
 /// Needs no server. The outbox row is settled once every consumer is done with the event, so a
@@ -26,7 +26,8 @@ impl Broker for InProcess {
     async fn publish(&self, events: &[Event]) -> Vec<Result<(), Failure>> {
         let mut outcomes: Vec<Result<(), Failure>> = vec![Ok(()); events.len()];
         for consumer in &self.consumers {
-            for (outcome, taken) in outcomes.iter_mut().zip(consumer.take(events).await) {
+            let taken = carry_out(&**consumer, events).await;
+            for (outcome, taken) in outcomes.iter_mut().zip(taken) {
                 // The first failure is the one to tell.
                 if outcome.is_ok() {
                     *outcome = taken;

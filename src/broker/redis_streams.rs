@@ -14,13 +14,13 @@ use futures::future::join_all;
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::streams::{
     StreamAutoClaimOptions, StreamAutoClaimReply, StreamId, StreamInfoGroupsReply, StreamMaxlen,
-    StreamReadOptions, StreamReadReply,
+    StreamPendingCountReply, StreamReadOptions, StreamReadReply,
 };
 use redis::{AsyncCommands, Client, RedisError, RedisResult};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::{Broker, Consumer, Failure};
+use super::{Broker, Consumer, Failure, carry_out};
 use crate::clock::{self, Instant};
 use crate::store::Event;
 
@@ -40,6 +40,8 @@ const READ_MAX: usize = 100;
 /// What another consumer has held longer than this was left by a process that ended or hangs. An
 /// effect takes at most some seconds.
 const ABANDONED: Duration = Duration::from_secs(10);
+/// Times an entry is delivered and left, before it counts as what ends its consumers.
+const DELIVERIES_MAX: usize = 5;
 /// How often that is looked for.
 const LOOK_EVERY: Duration = Duration::from_secs(3);
 /// Before the next try when Redis is away or nothing could be carried out.
@@ -167,10 +169,8 @@ impl Reader {
             let found = async {
                 if looked_at.is_none_or(|at| at.elapsed() >= LOOK_EVERY) {
                     looked_at = Some(clock::now());
-                    let left = self.left_by_others(stream).await?;
-                    if !left.is_empty() {
-                        return Ok(left);
-                    }
+                    self.take_over(stream).await?;
+                    self.forget_gone(stream).await?;
                 }
                 self.read(stream).await
             };
@@ -217,22 +217,67 @@ impl Reader {
         Ok(keys.into_iter().flat_map(|key| key.ids).collect())
     }
 
-    /// Takes over what a consumer has held for too long, and forgets those that are gone.
-    async fn left_by_others(&self, stream: &str) -> RedisResult<Vec<StreamId>> {
-        let group = self.consumer.name();
+    /// Takes over what a consumer has held for too long, one by one: if an entry is what ended its
+    /// consumer, it takes no other with it. At most one read's worth; the others' turn comes.
+    async fn take_over(&self, stream: &str) -> RedisResult<()> {
         let mut con = self.con.clone();
         let idle = ABANDONED.as_millis() as usize;
-        let options = StreamAutoClaimOptions::default().count(READ_MAX);
-        let claimed: StreamAutoClaimReply = con
-            .xautoclaim_options(stream, group, &self.me, idle, "0-0", options)
-            .await?;
-        if !claimed.deleted_ids.is_empty() {
-            let lost = claimed.deleted_ids.len();
-            tracing::error!(
-                lost,
-                "events were trimmed from the stream before they were carried out"
-            );
+        let mut from = "0-0".to_string();
+        for _ in 0..READ_MAX {
+            let options = StreamAutoClaimOptions::default().count(1);
+            let claimed: StreamAutoClaimReply = con
+                .xautoclaim_options(stream, self.consumer.name(), &self.me, idle, from, options)
+                .await?;
+            if !claimed.deleted_ids.is_empty() {
+                let lost = claimed.deleted_ids.len();
+                tracing::error!(
+                    lost,
+                    "events were trimmed from the stream before they were carried out"
+                );
+            }
+            for entry in claimed.claimed {
+                if self.deliveries(stream, &entry.id).await? > DELIVERIES_MAX {
+                    self.bury(stream, entry).await?;
+                } else {
+                    self.carry_out(stream, vec![entry]).await?;
+                }
+            }
+            if claimed.next_stream_id == "0-0" {
+                break;
+            }
+            from = claimed.next_stream_id;
         }
+        Ok(())
+    }
+
+    /// Times an entry that is ours has been delivered, to anyone.
+    async fn deliveries(&self, stream: &str, id: &str) -> RedisResult<usize> {
+        let mut con = self.con.clone();
+        let pending: StreamPendingCountReply = con
+            .xpending_count(stream, self.consumer.name(), id, id, 1)
+            .await?;
+        Ok(pending.ids.first().map_or(0, |entry| entry.times_delivered))
+    }
+
+    /// Gives up an entry that was delivered again and again and never came to an end.
+    async fn bury(&self, stream: &str, entry: StreamId) -> RedisResult<()> {
+        let why = format!("it was delivered {DELIVERIES_MAX} times and never came to an end");
+        tracing::error!(id = entry.id, why);
+        if let Some(event) = event(&entry)
+            && let Err(error) = self.consumer.give_back(&event, &Failure::Poison(why)).await
+        {
+            tracing::warn!(%error, event = %event.id, "it could not be given up; it is taken again");
+            return Ok(());
+        }
+        let mut con = self.con.clone();
+        let _acknowledged: usize = con.xack(stream, self.consumer.name(), &[entry.id]).await?;
+        Ok(())
+    }
+
+    /// Forgets consumers that are gone and hold nothing.
+    async fn forget_gone(&self, stream: &str) -> RedisResult<()> {
+        let group = self.consumer.name();
+        let mut con = self.con.clone();
         let known: redis::streams::StreamInfoConsumersReply =
             con.xinfo_consumers(stream, group).await?;
         for gone in known.consumers {
@@ -240,7 +285,7 @@ impl Reader {
                 let _pending: usize = con.xgroup_delconsumer(stream, group, gone.name).await?;
             }
         }
-        Ok(claimed.claimed)
+        Ok(())
     }
 
     /// Carries out what can be, gives the rest back to the outbox, and then lets go of both. What
@@ -262,7 +307,7 @@ impl Reader {
             }
         }
         if !events.is_empty() {
-            let taken = self.consumer.take(&events).await;
+            let taken = carry_out(&*self.consumer, &events).await;
             for ((id, event), outcome) in ids.into_iter().zip(&events).zip(taken) {
                 let done = match outcome {
                     Ok(()) => Ok(()),

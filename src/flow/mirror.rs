@@ -132,6 +132,7 @@ impl Consumer for GateMirror {
         given.map_err(of_store)?;
         let counter = match undelivered.next {
             NextTry::After(_) => metrics::counter!("flashlock_outbox_retried_total"),
+            NextTry::Waits(_) => metrics::counter!("flashlock_outbox_waiting_total"),
             NextTry::Never => metrics::counter!("flashlock_outbox_dead_total"),
         };
         counter.increment(1);
@@ -149,7 +150,7 @@ async fn mirror(
     let mut told = HashMap::new();
     for order in orders {
         let outcome = match &at_once {
-            Err(Failure::Refused(_)) if orders.len() > 1 => {
+            Err(Failure::Refused(_) | Failure::Poison(_)) if orders.len() > 1 => {
                 let one = std::slice::from_ref(order);
                 strategy.mirror(activity, one).await.map_err(of_deduct)
             }

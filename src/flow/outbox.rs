@@ -11,7 +11,9 @@ use super::{Flow, FlowError};
 use crate::broker::{Broker, Consumer, Failure, InProcess, RedisStreams};
 use crate::clock::{self, Instant};
 use crate::keys;
-use crate::store::{DeadEvent, Event, NextTry, Replayed, StoreError, Undelivered};
+use crate::store::{
+    Before, ClaimedEvent, DeadEvent, Event, NextTry, Replayed, StoreError, Undelivered,
+};
 
 /// How long a claim may take to publish its rows: several times the longest publication.
 pub const LEASE: Duration = Duration::from_secs(8);
@@ -29,14 +31,18 @@ const COUNT_EVERY: Duration = Duration::from_secs(5);
 pub const ATTEMPTS_MAX: i64 = 10;
 /// The pause after the first failure; each further one doubles it.
 const BACKOFF_MIN: Duration = Duration::from_millis(500);
-/// The longest pause: an outage costs at most this much after its end.
+/// The longest pause.
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
+/// Before the next try of what an outage keeps waiting: it costs at most this much after its end.
+const BACKOFF_AWAY: Duration = Duration::from_secs(2);
 
 /// What became of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Relayed {
     pub published: u64,
     pub retried: u64,
+    /// Rows that wait for a server that is away.
+    pub waiting: u64,
     pub dead: u64,
     /// Rows whose lease had ended and which are another relay's now.
     pub lost: u64,
@@ -97,6 +103,7 @@ impl Flow {
             }
             // Not dropped at a stop: what is published is settled, so that it is not sent again.
             let pause = match self.relay_once(broker).await {
+                Ok(Some(relayed)) if relayed.published == 0 && relayed.waiting > 0 => PAUSE_AWAY,
                 Ok(Some(_)) => continue,
                 Ok(None) => PAUSE,
                 Err(StoreError::Retry(_)) => PAUSE,
@@ -122,7 +129,7 @@ impl Flow {
         let readable: Vec<Event> = claimed
             .rows
             .iter()
-            .filter_map(|row| row.event.clone().ok())
+            .filter_map(|row| deliverable(row).ok())
             .collect();
         let published = tokio::time::timeout(PUBLISH_MAX, broker.publish(&readable)).await;
         let mut published = published
@@ -135,9 +142,9 @@ impl Flow {
         let mut failed = Vec::new();
         let mut relayed = Relayed::default();
         for row in &claimed.rows {
-            let outcome = match &row.event {
+            let outcome = match deliverable(row) {
                 Ok(_) => published.next().unwrap_or_else(unanswered),
-                Err(unreadable) => Err(Failure::Refused(unreadable.clone())),
+                Err(why) => Err(why),
             };
             match outcome {
                 Ok(()) => done.push(row.row),
@@ -145,6 +152,7 @@ impl Flow {
                     let undelivered = undelivered(row.attempts, &why);
                     match undelivered.next {
                         NextTry::After(_) => relayed.retried += 1,
+                        NextTry::Waits(_) => relayed.waiting += 1,
                         NextTry::Never => relayed.dead += 1,
                     }
                     failed.push((row.row, undelivered));
@@ -182,8 +190,10 @@ impl Flow {
 /// What comes after a failed delivery of an event that had failed `attempts` times before.
 pub(super) fn undelivered(attempts: i64, why: &Failure) -> Undelivered {
     let next = match why {
+        Failure::Poison(_) => NextTry::Never,
         Failure::Refused(_) if attempts + 1 >= ATTEMPTS_MAX => NextTry::Never,
-        Failure::Refused(_) | Failure::Away(_) => NextTry::After(backoff(attempts)),
+        Failure::Refused(_) => NextTry::After(backoff(attempts)),
+        Failure::Away(_) => NextTry::Waits(spread(BACKOFF_AWAY)),
     };
     Undelivered {
         why: why.to_string(),
@@ -191,11 +201,25 @@ pub(super) fn undelivered(attempts: i64, why: &Failure) -> Undelivered {
     }
 }
 
-/// Doubles with each failure, up to a bound, and is spread by a quarter so that what failed
-/// together does not come back together.
+/// The event of a row, or why it is not even tried.
+fn deliverable(row: &ClaimedEvent) -> Result<Event, Failure> {
+    if row.before == Before::Lapsed && row.attempts >= ATTEMPTS_MAX {
+        return Err(Failure::Poison(format!(
+            "the lease of its last delivery lapsed, after {} attempts",
+            row.attempts
+        )));
+    }
+    row.event.clone().map_err(Failure::Refused)
+}
+
+/// Doubles with each failure, up to a bound.
 fn backoff(attempts: i64) -> Duration {
     let doublings = u32::try_from(attempts.clamp(0, 16)).unwrap_or(0);
-    let pause = (BACKOFF_MIN * 2u32.pow(doublings)).min(BACKOFF_MAX);
+    spread((BACKOFF_MIN * 2u32.pow(doublings)).min(BACKOFF_MAX))
+}
+
+/// By a quarter, so that what failed together does not come back together.
+fn spread(pause: Duration) -> Duration {
     pause.mul_f64(rand::rng().random_range(0.75..=1.0))
 }
 
@@ -209,6 +233,7 @@ impl Relayed {
     fn tell(&self, first_failure: Option<&Undelivered>) {
         metrics::counter!("flashlock_outbox_published_total").increment(self.published);
         metrics::counter!("flashlock_outbox_retried_total").increment(self.retried);
+        metrics::counter!("flashlock_outbox_waiting_total").increment(self.waiting);
         metrics::counter!("flashlock_outbox_dead_total").increment(self.dead);
         if self.lost > 0 {
             tracing::warn!(
@@ -217,8 +242,14 @@ impl Relayed {
             );
         }
         if let Some(failure) = first_failure {
-            let (retried, dead, why) = (self.retried, self.dead, &failure.why);
-            tracing::warn!(retried, dead, why, "events were not delivered");
+            let (retried, waiting, dead) = (self.retried, self.waiting, self.dead);
+            tracing::warn!(
+                retried,
+                waiting,
+                dead,
+                why = failure.why,
+                "events were not delivered"
+            );
         }
     }
 }
@@ -241,9 +272,12 @@ mod tests {
     fn only_what_is_refused_dies() {
         let refused = Failure::Refused("no".into());
         let away = Failure::Away("not there".into());
+        let poison = Failure::Poison("it killed us".into());
         assert_eq!(undelivered(ATTEMPTS_MAX - 1, &refused).next, NextTry::Never);
-        let tried_again = |u: Undelivered| matches!(u.next, NextTry::After(_));
-        assert!(tried_again(undelivered(ATTEMPTS_MAX - 2, &refused)));
-        assert!(tried_again(undelivered(ATTEMPTS_MAX * 10, &away)));
+        assert_eq!(undelivered(0, &poison).next, NextTry::Never);
+        let again = undelivered(ATTEMPTS_MAX - 2, &refused).next;
+        assert!(matches!(again, NextTry::After(_)), "{again:?}");
+        let waits = undelivered(ATTEMPTS_MAX * 10, &away).next;
+        assert!(matches!(waits, NextTry::Waits(_)), "{waits:?}");
     }
 }

@@ -34,7 +34,7 @@ pub struct Event {
     pub kind: EventKind,
     /// A JSON object.
     pub payload: String,
-    /// Times it could not be delivered.
+    /// Times it could not be delivered for its own sake; an outage does not count.
     pub attempts: i64,
 }
 
@@ -50,9 +50,20 @@ pub struct ClaimedEvents {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimedEvent {
     pub row: i64,
+    /// A delivery that was begun and never settled counts as well.
     pub attempts: i64,
+    pub before: Before,
     /// `Err`: what of it cannot be read. It must not keep those behind it waiting.
     pub event: Result<Event, String>,
+}
+
+/// What became of the claim before this one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Before {
+    /// There was none, or it was settled.
+    Settled,
+    /// Its lease lapsed: whoever held it died, hung or was paused.
+    Lapsed,
 }
 
 /// What became of an event that was not delivered.
@@ -66,6 +77,8 @@ pub struct Undelivered {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NextTry {
     After(Duration),
+    /// After that long, and this time does not count: it was not the event's fault.
+    Waits(Duration),
     /// A dead letter: an operator replays it.
     Never,
 }
@@ -105,7 +118,8 @@ pub struct OutboxCounts {
 
 impl Store {
     /// Leases up to `limit` due rows for `lease`, the longest due first. Claims of several relays
-    /// skip each other's rows.
+    /// skip each other's rows. A row whose last lease lapsed is claimed alone and has one more
+    /// attempt: if it is what ends its relay, it takes no other with it, and it is not for ever.
     pub async fn claim_events(
         &self,
         limit: i64,
@@ -131,8 +145,8 @@ impl Store {
         };
         let mut tx = self.begin().await?;
         let sql = self.dialect.sql(&format!(
-            "SELECT id, event_id, activity_id, aggregate_id, kind, payload, attempts FROM outbox \
-             WHERE {DUE} ORDER BY next_at, id LIMIT ? {skip}"
+            "SELECT id, event_id, activity_id, aggregate_id, kind, payload, attempts, lease_until \
+             FROM outbox WHERE {DUE} ORDER BY next_at, id LIMIT ? {skip}"
         ));
         let select = query(&sql).bind(limit);
         let found = select.fetch_all(&mut *tx.inner).await?;
@@ -140,9 +154,20 @@ impl Store {
             tx.rollback().await;
             return Ok(none);
         }
-        let rows: Vec<ClaimedEvent> = found.iter().map(claimed).collect::<Result<_, _>>()?;
+        let mut rows: Vec<ClaimedEvent> = found.iter().map(claimed).collect::<Result<_, _>>()?;
+        let noted = match rows[0].before {
+            Before::Lapsed => {
+                rows.truncate(1);
+                // Behind the others, should it lapse again.
+                ", attempts = attempts + 1, next_at = {now}"
+            }
+            Before::Settled => {
+                rows.retain(|row| row.before == Before::Settled);
+                ""
+            }
+        };
         let sql = self.dialect.sql(&format!(
-            "UPDATE outbox SET lease_token = ?, lease_until = {{now}} + ? WHERE id IN ({})",
+            "UPDATE outbox SET lease_token = ?, lease_until = {{now}} + ?{noted} WHERE id IN ({})",
             Dialect::placeholders(rows.len())
         ));
         let mut update = query(&sql).bind(token.to_string()).bind(ms(lease));
@@ -191,8 +216,9 @@ impl Store {
         let mut tx = self.begin().await?;
         let mut settled = 0;
         for (row, undelivered) in rows {
-            let (pause, dead) = undelivered.parts();
+            let (counts, pause, dead) = undelivered.parts();
             let update = query(&sql)
+                .bind(counts)
                 .bind(undelivered.short())
                 .bind(pause)
                 .bind(dead)
@@ -215,8 +241,9 @@ impl Store {
         let sql = self.dialect.sql(&format!(
             "UPDATE outbox SET {FAILED} WHERE event_id = ? AND dead_at IS NULL"
         ));
-        let (pause, dead) = undelivered.parts();
+        let (counts, pause, dead) = undelivered.parts();
         let update = query(&sql)
+            .bind(counts)
             .bind(undelivered.short())
             .bind(pause)
             .bind(dead)
@@ -298,16 +325,23 @@ impl Store {
     }
 }
 
-/// What a failed delivery writes; binds the error, the pause in milliseconds and 1 for a dead letter.
+/// What a failed delivery writes; binds 1 if it counts, the error, the pause in milliseconds and 1
+/// for a dead letter.
 const FAILED: &str = "published_at = NULL, lease_token = NULL, lease_until = NULL, \
-     attempts = attempts + 1, last_error = ?, next_at = {now} + ?, \
+     attempts = attempts + ?, last_error = ?, next_at = {now} + ?, \
      dead_at = CASE WHEN ? = 1 THEN {now} ELSE NULL END";
 
 fn claimed(row: &AnyRow) -> Result<ClaimedEvent, StoreError> {
-    let attempts = row.try_get("attempts")?;
+    let leased: Option<i64> = row.try_get("lease_until")?;
+    let (before, lapses) = match leased {
+        Some(_) => (Before::Lapsed, 1),
+        None => (Before::Settled, 0),
+    };
+    let attempts = row.try_get::<i64, _>("attempts")? + lapses;
     Ok(ClaimedEvent {
         row: row.try_get("id")?,
         attempts,
+        before,
         event: event(row, attempts),
     })
 }
@@ -337,11 +371,12 @@ fn ms(duration: Duration) -> i64 {
 // === impl Undelivered ===
 
 impl Undelivered {
-    /// The pause in milliseconds, and 1 for a dead letter.
-    fn parts(&self) -> (i64, i64) {
+    /// 1 if it counts, the pause in milliseconds, and 1 for a dead letter.
+    fn parts(&self) -> (i64, i64, i64) {
         match self.next {
-            NextTry::After(pause) => (ms(pause), 0),
-            NextTry::Never => (0, 1),
+            NextTry::After(pause) => (1, ms(pause), 0),
+            NextTry::Waits(pause) => (0, ms(pause), 0),
+            NextTry::Never => (1, 0, 1),
         }
     }
 
