@@ -21,7 +21,7 @@ use crate::store::{Dialect, UnknownDatabase};
 pub enum Role {
     /// The REST API.
     Api,
-    /// Closes orders whose pay window is over.
+    /// Closes orders whose pay window is over, and moves activities on: a pause, an end.
     Closer,
     /// Delivers the outbox, and carries out what its events ask for.
     Relay,

@@ -5,6 +5,8 @@ mod locked;
 pub mod replay;
 mod stopped;
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 
 pub use conditional::{book, close};
@@ -107,6 +109,19 @@ pub trait Deduct: Send + Sync + std::fmt::Debug {
         Ok(Reconciled::new(Verdict::Ok, Vec::new()))
     }
 
+    /// Reservations that wait for their booking. For most there is nothing in between.
+    async fn in_flight(&self, id: &ActivityId) -> Result<i64, DeductError> {
+        let _ = id;
+        Ok(0)
+    }
+
+    /// Lets go of what it keeps of the activity outside the database, by name, once `grace` is over.
+    /// For what has ended, or is sold in another way from now on. Safe to repeat.
+    async fn retire(&self, id: &ActivityId, grace: Duration) -> Result<(), DeductError> {
+        let _ = (id, grace);
+        Ok(())
+    }
+
     /// Lets nobody in: its books were found wrong.
     async fn fence(&self, id: &ActivityId) -> Result<(), DeductError> {
         let _ = id;
@@ -158,6 +173,8 @@ pub enum Ending {
         closed_at_ms: i64,
     },
     UnknownSku(Sku),
+    /// Nobody is let in for a while; the same key may try again.
+    Paused,
     /// Contention: nothing was written; the same key may try again.
     Busy(Contention),
     /// The gate is being rebuilt; nothing was written.

@@ -4,6 +4,7 @@ pub mod activity;
 pub mod close;
 mod combine;
 mod dedupe;
+pub mod life;
 mod limit;
 pub mod mirror;
 pub mod outbox;

@@ -13,14 +13,16 @@ mod truth;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::keys::GateKeys;
 use crate::ledger::Ledger;
 use crate::order::{NewOrder, Order};
 use crate::sale::{Activity, ActivityId, Rid, Sku};
 use crate::script::gate::{
-    CommitAnswer, GateState, HoldState, Moved, ORDERS_PER_CALL_MAX, OpenAnswer, ReholdAnswer,
-    ReleaseAnswer, ReserveAnswer, ScriptError, SealAnswer, ShutState, Terms, WarmAnswer,
+    CommitAnswer, ExpireAnswer, GateState, HoldState, Moved, ORDERS_PER_CALL_MAX, OpenAnswer,
+    ReholdAnswer, ReleaseAnswer, ReserveAnswer, ScriptError, SealAnswer, ShutState, Terms,
+    WarmAnswer,
 };
 
 pub use connection::Gate;
@@ -317,6 +319,17 @@ impl Gate {
             Moved::StaleEpoch { epoch } => Err(stale(epoch)),
             Moved::NotWarmed => Err(NOT_WARMED),
             Moved::BadArg { what } => Err(GateError::Corrupt { what }),
+        }
+    }
+
+    /// Ends what is kept of an activity here: all of its keys go at one moment, once `grace` is over.
+    /// Safe to repeat.
+    pub async fn expire(&self, id: &ActivityId, grace: Duration) -> Result<(), GateError> {
+        let keys = GateKeys::of(id);
+        let answer = self.scripts.expire(&mut self.con(), &keys, grace).await;
+        match answer.map_err(GateError::from)? {
+            ExpireAnswer::Expires | ExpireAnswer::Gone => Ok(()),
+            ExpireAnswer::BadArg { what } => Err(GateError::Corrupt { what }),
         }
     }
 

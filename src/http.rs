@@ -65,6 +65,7 @@ pub async fn serve(
     let mut background = tokio::task::JoinSet::new();
     if config.roles.contains(&Role::Closer) {
         background.spawn(Arc::clone(&flow).closer(stopping.clone()));
+        background.spawn(Arc::clone(&flow).keeper(stopping.clone()));
     }
     if config.roles.contains(&Role::Relay) {
         background.spawn(Arc::clone(&flow).relay(stopping.clone()));
@@ -127,6 +128,8 @@ pub fn router(flow: Arc<Flow>, metrics: PrometheusHandle) -> Router {
         .routes(routes!(activity::read))
         .routes(routes!(activity::warm_up))
         .routes(routes!(activity::open))
+        .routes(routes!(activity::pause))
+        .routes(routes!(activity::change::set_strategy))
         .routes(routes!(activity::close))
         .routes(routes!(reconcile::reconcile))
         .routes(routes!(reconcile::compensations))

@@ -19,6 +19,8 @@ pub struct GateKeys {
     pub pend: String,
     pub user: String,
     pub q: String,
+    /// The activity's token bucket.
+    pub b: String,
 }
 
 // === impl LockKey ===
@@ -80,6 +82,7 @@ impl GateKeys {
             pend: key("pend"),
             user: key("user"),
             q: key("q"),
+            b: Self::bucket(activity),
         }
     }
 

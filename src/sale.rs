@@ -88,7 +88,10 @@ pub enum ActivityEvent {
     /// The gate noticed that it cannot be trusted.
     Fence,
     Pause,
+    /// Nothing is on its way any more.
     Drained,
+    /// Another way to sell, for which it has to be warmed up again.
+    SetStrategy,
     Close,
     Seal,
 }
@@ -202,9 +205,39 @@ impl Purchase {
     }
 }
 
+// === impl ActivityEvent ===
+
+impl ActivityEvent {
+    /// Every event, for tables of state by event.
+    pub const ALL: [Self; 9] = [
+        Self::WarmUp,
+        Self::Warmed,
+        Self::Open,
+        Self::Fence,
+        Self::Pause,
+        Self::Drained,
+        Self::SetStrategy,
+        Self::Close,
+        Self::Seal,
+    ];
+}
+
 // === impl ActivityState ===
 
 impl ActivityState {
+    /// Every state, for tables of state by event.
+    pub const ALL: [Self; 9] = [
+        Self::Draft,
+        Self::Warming,
+        Self::Ready,
+        Self::Open,
+        Self::Fenced,
+        Self::Pausing,
+        Self::Paused,
+        Self::Closing,
+        Self::Sealed,
+    ];
+
     /// The only place that decides what may follow what; SQL repeats it as `WHERE state = ?`.
     /// `None`: not allowed. A repeat of what has happened already keeps the state.
     pub fn next(self, event: ActivityEvent) -> Option<Self> {
@@ -218,6 +251,7 @@ impl ActivityState {
             (Self::Open | Self::Pausing, On::Pause) => Some(Self::Pausing),
             (Self::Paused, On::Pause) => Some(Self::Paused),
             (Self::Pausing | Self::Paused, On::Drained) => Some(Self::Paused),
+            (Self::Draft | Self::Ready | Self::Paused, On::SetStrategy) => Some(Self::Draft),
             (
                 Self::Draft
                 | Self::Warming
@@ -235,15 +269,30 @@ impl ActivityState {
                 Self::Draft,
                 On::Warmed | On::Open | On::Fence | On::Pause | On::Drained | On::Seal,
             )
-            | (Self::Warming, On::Open | On::Fence | On::Pause | On::Drained | On::Seal)
+            | (
+                Self::Warming,
+                On::Open | On::Fence | On::Pause | On::Drained | On::SetStrategy | On::Seal,
+            )
             | (Self::Ready, On::Fence | On::Pause | On::Drained | On::Seal)
-            | (Self::Open, On::WarmUp | On::Warmed | On::Drained | On::Seal)
-            | (Self::Fenced, On::WarmUp | On::Warmed | On::Pause | On::Drained | On::Seal)
-            | (Self::Pausing, On::WarmUp | On::Warmed | On::Open | On::Fence | On::Seal)
+            | (Self::Open, On::WarmUp | On::Warmed | On::Drained | On::SetStrategy | On::Seal)
+            | (
+                Self::Fenced,
+                On::WarmUp | On::Warmed | On::Pause | On::Drained | On::SetStrategy | On::Seal,
+            )
+            | (
+                Self::Pausing,
+                On::WarmUp | On::Warmed | On::Open | On::Fence | On::SetStrategy | On::Seal,
+            )
             | (Self::Paused, On::Warmed | On::Open | On::Fence | On::Seal)
             | (
                 Self::Closing | Self::Sealed,
-                On::WarmUp | On::Warmed | On::Open | On::Fence | On::Pause | On::Drained,
+                On::WarmUp
+                | On::Warmed
+                | On::Open
+                | On::Fence
+                | On::Pause
+                | On::Drained
+                | On::SetStrategy,
             ) => None,
         }
     }

@@ -6,6 +6,7 @@ mod dialect;
 mod error;
 mod final_state;
 mod inbox;
+mod life;
 mod lock_row;
 mod migrate;
 mod order;
@@ -27,6 +28,7 @@ pub use compensation::{Compensation, CompensationState};
 pub use dialect::{Dialect, UnknownDatabase, without_password};
 pub use error::{Contended, StoreError};
 pub use final_state::{FinalOrder, FinalSku, FinalState, LedgerRow, OutboxRow};
+pub use life::{Unpaid, Unsettled};
 pub use lock_row::{LockRows, RowGrant};
 use migrate::migrate;
 pub use order::{Found, Lookup};
@@ -78,6 +80,9 @@ pub struct Store {
 pub struct Tx {
     dialect: Dialect,
     inner: Transaction<'static, Any>,
+    /// The generation of the strategy that sells or gives back in this transaction: from then on no
+    /// stock row of a later one is written.
+    under: Option<i64>,
     _permit: OwnedSemaphorePermit,
     _writer: Option<OwnedSemaphorePermit>,
 }
@@ -153,6 +158,7 @@ impl Store {
         Ok(Tx {
             dialect: self.dialect,
             inner,
+            under: None,
             _permit: permit,
             _writer: writer,
         })

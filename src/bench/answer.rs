@@ -74,9 +74,14 @@ impl Answer {
             (409, "sold-out") => Refusal::SoldOut,
             (409, "already-purchased") => Refusal::AlreadyPurchased,
             (429, "limited") => Refusal::Limited,
-            (503, "lock-timeout" | "busy" | "gate-recovering" | "strategy-unavailable") => {
-                Refusal::Busy
-            }
+            (
+                503,
+                "lock-timeout"
+                | "busy"
+                | "gate-recovering"
+                | "activity-paused"
+                | "strategy-unavailable",
+            ) => Refusal::Busy,
             (503, "outcome-unknown") => {
                 return Self::Open {
                     why: "503 outcome-unknown".to_string(),

@@ -150,7 +150,7 @@ async fn close_once(
 ) -> Result<Vec<bool>, StoreError> {
     let mut tx = store.begin().await?;
     let orders: Vec<&Order> = orders.iter().collect();
-    let closed = match tx.close_orders(&activity.id, &orders, why).await {
+    let closed = match tx.close_orders(activity, &orders, why).await {
         Ok(closed) => closed,
         Err(error) => {
             tx.rollback().await;

@@ -263,7 +263,7 @@ impl<L: Lock> Locked<L> {
         Self::may_write(activity, guard)?;
         let mut tx = self.store.begin().await?;
         let orders: Vec<&Order> = orders.iter().collect();
-        let closed = match tx.close_orders(&activity.id, &orders, why).await {
+        let closed = match tx.close_orders(activity, &orders, why).await {
             Ok(closed) => closed,
             Err(error) => {
                 tx.rollback().await;

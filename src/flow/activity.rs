@@ -1,8 +1,10 @@
-//! The life of an activity: created, warmed up, opened, closed; and the copy a process keeps of it.
+//! An activity as operators move it: created, warmed up, opened, closed; and the copy a process
+//! keeps of it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::life::Draining;
 use super::{Flow, FlowError};
 use crate::ledger::Ledger;
 use crate::sale::{Activity, ActivityEvent, ActivityId, ActivityState};
@@ -13,6 +15,8 @@ use crate::store::{Lookup, Store};
 pub struct ActivityView {
     pub activity: Activity,
     pub ledgers: Vec<Ledger>,
+    /// While it pauses or ends: what that waits for.
+    pub draining: Option<Draining>,
 }
 
 /// What an operator asked of an activity that its state does not allow.
@@ -84,14 +88,19 @@ impl Flow {
     pub async fn view(&self, id: &ActivityId) -> Result<ActivityView, FlowError> {
         let activity = self.read(id).await?;
         let ledgers = self.app.store.ledgers(id).await?;
-        Ok(ActivityView { activity, ledgers })
+        let draining = self.draining(&activity).await?;
+        Ok(ActivityView {
+            activity,
+            ledgers,
+            draining,
+        })
     }
 
     pub async fn list(&self) -> Result<Vec<Activity>, FlowError> {
         Ok(self.app.store.activities().await?)
     }
 
-    async fn read(&self, id: &ActivityId) -> Result<Activity, FlowError> {
+    pub(super) async fn read(&self, id: &ActivityId) -> Result<Activity, FlowError> {
         let activity = self.app.store.activity(id).await?;
         activity.ok_or_else(|| FlowError::NoSuchActivity(id.clone()))
     }
@@ -134,7 +143,7 @@ impl Flow {
     }
 
     /// Moves the state by compare-and-set; `Err` with the state that does not allow it.
-    async fn advance(
+    pub(super) async fn advance(
         &self,
         id: &ActivityId,
         event: ActivityEvent,

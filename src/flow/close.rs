@@ -59,8 +59,8 @@ impl Flow {
         let Some(first) = orders.first() else {
             return Ok(Vec::new());
         };
-        let activity = match self.view(&first.activity).await {
-            Ok(view) => view.activity,
+        let activity = match self.read(&first.activity).await {
+            Ok(activity) => activity,
             // An order of an activity that is not there is not there either.
             Err(FlowError::NoSuchActivity(_)) => return Ok(vec![Ok(Closed::NotFound)]),
             Err(error) => return Err(error),

@@ -102,11 +102,8 @@ fn shut(activity: &Activity, lookup: &Lookup) -> Option<Ending> {
         closed_at_ms: activity.closes_at_ms,
     });
     match lookup.state {
-        ActivityState::Draft
-        | ActivityState::Warming
-        | ActivityState::Ready
-        | ActivityState::Pausing
-        | ActivityState::Paused => not_open,
+        ActivityState::Draft | ActivityState::Warming | ActivityState::Ready => not_open,
+        ActivityState::Pausing | ActivityState::Paused => Some(Ending::Paused),
         ActivityState::Closing | ActivityState::Sealed => ended,
         ActivityState::Fenced => Some(Ending::Recovering),
         ActivityState::Open if lookup.now_ms < activity.opens_at_ms => not_open,

@@ -109,32 +109,36 @@ impl Flow {
             if stop.is_cancelled() {
                 return Ok(());
             }
-            let store = &self.app.store;
-            let started_at_ms = store.now_ms().await?;
-            let reconciled = match self.compare(&id, Mode::Repair).await {
-                Ok(reconciled) => reconciled,
-                Err(error) => {
-                    tracing::warn!(activity = %id, %error, "cannot reconcile; trying again");
-                    continue;
-                }
-            };
-            let verdict = reconciled.verdict;
-            metrics::counter!("flashlock_reconciled_total", "verdict" => verdict.as_str())
-                .increment(1);
-            // A run without a finding says nothing that the next one does not say.
-            if reconciled.findings.is_empty() {
-                continue;
-            }
-            store
-                .insert_recon_run(&id, started_at_ms, &reconciled)
-                .await?;
-            let findings = reconciled.findings.len();
-            if reconciled.is_mended() {
-                tracing::warn!(activity = %id, %verdict, findings, "the stores differed and were mended");
-            } else {
-                tracing::error!(activity = %id, %verdict, findings, "the stores differ; see recon_finding");
+            if let Err(error) = self.reconcile_and_tell(&id).await {
+                tracing::warn!(activity = %id, %error, "cannot reconcile; trying again");
             }
         }
         Ok(())
+    }
+
+    /// Reconciles without being asked: what was found is kept and told.
+    pub(super) async fn reconcile_and_tell(
+        &self,
+        id: &ActivityId,
+    ) -> Result<Reconciled, FlowError> {
+        let store = &self.app.store;
+        let started_at_ms = store.now_ms().await?;
+        let reconciled = self.compare(id, Mode::Repair).await?;
+        let verdict = reconciled.verdict;
+        metrics::counter!("flashlock_reconciled_total", "verdict" => verdict.as_str()).increment(1);
+        // A run without a finding says nothing that the next one does not say.
+        if reconciled.findings.is_empty() {
+            return Ok(reconciled);
+        }
+        store
+            .insert_recon_run(id, started_at_ms, &reconciled)
+            .await?;
+        let findings = reconciled.findings.len();
+        if reconciled.is_mended() {
+            tracing::warn!(activity = %id, %verdict, findings, "the stores differed and were mended");
+        } else {
+            tracing::error!(activity = %id, %verdict, findings, "the stores differ; see recon_finding");
+        }
+        Ok(reconciled)
     }
 }

@@ -50,6 +50,10 @@ pub async fn rebuild(
             {
                 starts += 1;
             }
+            // Another was elected after this one, and is further.
+            Err(GateError::NotThisRedis(Mismatch::StaleEpoch { .. })) => {
+                return Ok(Rebuilt::NotElected);
+            }
             ended => return ended,
         }
     }
@@ -88,7 +92,7 @@ async fn rebuild_once(
     let Some(now) = truth.activity(id).await? else {
         return Ok(Rebuilt::NoSuchActivity);
     };
-    if now.gate_epoch != activity.gate_epoch {
+    if now.gate_epoch != activity.gate_epoch || now.fence_generation != activity.fence_generation {
         return Ok(Rebuilt::NotElected);
     }
     activity = now;

@@ -118,7 +118,8 @@ impl Recovery {
             Ok(Ok(None)) => return Next::Shut(Arc::new(used.clone())),
             Ok(Err(_)) | Err(_) => return Next::Wait,
         };
-        if !is_selling(fresh.state) {
+        // Under another generation it may be sold in another way, and this gate is nobody's.
+        if !is_selling(fresh.state) || fresh.fence_generation != used.fence_generation {
             return Next::Shut(Arc::new(fresh));
         }
         if fresh.gate_epoch > used.gate_epoch {

@@ -1,5 +1,6 @@
-//! Activities over REST: create, list, read, warm up, open, close.
+//! Activities over REST: create, list, read, warm up, open, pause, close.
 
+pub(super) mod change;
 mod create;
 
 use axum::Json;
@@ -34,6 +35,20 @@ pub(super) struct ActivityBody {
     #[schema(value_type = Object)]
     limits: Limits,
     skus: Vec<SkuBody>,
+    /// While it is PAUSING or CLOSING: what that waits for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    draining: Option<DrainingBody>,
+}
+
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+struct DrainingBody {
+    /// Reservations that wait for their booking; null while their server does not answer.
+    in_flight: Option<i64>,
+    /// The others are waited for by an end alone.
+    unpaid_orders: i64,
+    /// Events that are not delivered yet; dead letters are not counted.
+    undelivered_events: i64,
+    unresolved_reservations: i64,
 }
 
 #[derive(Debug, Serialize, utoipa::ToSchema)]
@@ -135,6 +150,18 @@ pub(super) async fn open(
     moved(flow.open(&id).await?, "opening (warm it up first)")
 }
 
+/// Lets nobody in for a while; orders may be paid and cancelled. PAUSED once nothing is on its way,
+/// PAUSING until then. Safe to repeat.
+#[utoipa::path(post, path = "/v1/activities/{id}/pause", tag = "activities", params(("id" = String, Path)),
+    responses((status = 200, body = ActivityBody), (status = 409, body = ProblemDetails)))]
+pub(super) async fn pause(
+    State(flow): Shared,
+    _operator: Operator,
+    Name(id): Name<ActivityId>,
+) -> Result<Response, Problem> {
+    moved(flow.pause(&id).await?, "a pause")
+}
+
 /// Lets no further buyer in. Safe to repeat.
 #[utoipa::path(post, path = "/v1/activities/{id}/close", tag = "activities", params(("id" = String, Path)),
     responses((status = 200, body = ActivityBody), (status = 409, body = ProblemDetails)))]
@@ -175,6 +202,7 @@ impl ActivityBody {
                 watchdog: activity.lock.watchdog.as_str(),
             },
             limits: activity.limits,
+            draining: None,
             skus: activity
                 .skus
                 .iter()
@@ -192,6 +220,14 @@ impl ActivityBody {
 
 impl From<ActivityView> for ActivityBody {
     fn from(view: ActivityView) -> Self {
-        Self::of(&view.activity, Some(&view.ledgers))
+        Self {
+            draining: view.draining.map(|d| DrainingBody {
+                in_flight: d.in_flight,
+                unpaid_orders: d.unsettled.unpaid_orders,
+                undelivered_events: d.unsettled.undelivered_events,
+                unresolved_reservations: d.unsettled.unresolved_reservations,
+            }),
+            ..Self::of(&view.activity, Some(&view.ledgers))
+        }
     }
 }

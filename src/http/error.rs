@@ -16,6 +16,8 @@ use crate::strategy::UnknownStrategy;
 
 /// When to try again after contention: about one critical section later.
 pub(super) const RETRY_SOON: Duration = Duration::from_secs(1);
+/// When to try again while a sale is paused: an operator is at work.
+pub(super) const RETRY_PAUSED: Duration = Duration::from_secs(5);
 /// When to try again after a server was away.
 const RETRY_AWAY: Duration = Duration::from_secs(2);
 
@@ -25,6 +27,7 @@ pub(super) enum Kind {
     InvalidRequest,
     IdempotencyKeyRequired,
     IdempotencyKeyReused,
+    StrategyNotConfigured,
     Unauthorized,
     Forbidden,
     NotFound,
@@ -42,6 +45,7 @@ pub(super) enum Kind {
     LockTimeout,
     Busy,
     GateRecovering,
+    ActivityPaused,
     OutcomeUnknown,
     StrategyUnavailable,
     Internal,
@@ -78,10 +82,11 @@ pub(super) struct ProblemDetails {
 // === impl Kind ===
 
 impl Kind {
-    pub(super) const ALL: [Self; 23] = [
+    pub(super) const ALL: [Self; 25] = [
         Self::InvalidRequest,
         Self::IdempotencyKeyRequired,
         Self::IdempotencyKeyReused,
+        Self::StrategyNotConfigured,
         Self::Unauthorized,
         Self::Forbidden,
         Self::NotFound,
@@ -99,6 +104,7 @@ impl Kind {
         Self::LockTimeout,
         Self::Busy,
         Self::GateRecovering,
+        Self::ActivityPaused,
         Self::OutcomeUnknown,
         Self::StrategyUnavailable,
         Self::Internal,
@@ -121,6 +127,11 @@ impl Kind {
                 "idempotency-key-reused",
                 StatusCode::UNPROCESSABLE_ENTITY,
                 "The Idempotency-Key was used for another purchase",
+            ),
+            Self::StrategyNotConfigured => (
+                "strategy-not-configured",
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "The service has not been given the servers of that strategy",
             ),
             Self::Unauthorized => (
                 "unauthorized",
@@ -186,6 +197,11 @@ impl Kind {
                 "gate-recovering",
                 StatusCode::SERVICE_UNAVAILABLE,
                 "The gate is being rebuilt",
+            ),
+            Self::ActivityPaused => (
+                "activity-paused",
+                StatusCode::SERVICE_UNAVAILABLE,
+                "The sale is paused",
             ),
             Self::OutcomeUnknown => (
                 "outcome-unknown",

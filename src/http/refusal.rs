@@ -2,7 +2,7 @@
 
 use axum::http::HeaderName;
 
-use super::error::{Kind, Problem, RETRY_SOON, whole_seconds};
+use super::error::{Kind, Problem, RETRY_PAUSED, RETRY_SOON, whole_seconds};
 use crate::clock;
 use crate::deduct::{Contention, Ending};
 use crate::flow::Answer;
@@ -79,6 +79,11 @@ pub(super) fn refusal(answer: Answer) -> Result<Answer, Problem> {
         Ending::UnknownSku(sku) => Problem::invalid(format!(
             "the activity does not sell {sku}; read the activity for what it sells"
         )),
+        Ending::Paused => Problem::new(
+            Kind::ActivityPaused,
+            "the sale is paused and goes on soon; nothing was sold, try again",
+        )
+        .same_key_after(RETRY_PAUSED),
         Ending::Busy(Contention::LockTimeout) => Problem::new(
             Kind::LockTimeout,
             "others hold the lock; nothing was sold, try again",

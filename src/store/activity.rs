@@ -3,7 +3,7 @@
 use sqlx::Row;
 use sqlx::any::AnyRow;
 
-use super::{Dialect, Store, StoreError, query};
+use super::{Dialect, Store, StoreError, Unpaid, query};
 use crate::ledger::Ledger;
 use crate::sale::{
     Activity, ActivityId, ActivityState, Allocation, Limits, LockSettings, StrategyName,
@@ -154,31 +154,27 @@ impl Store {
         Ok(rows == 1)
     }
 
-    /// Sets another strategy while the activity is in one of `states`, and raises the fence's
-    /// generation, so that a holder under the old strategy is fenced out. `false`: it is in none.
+    /// Sets another strategy by compare-and-set of the state, and takes the old one out of service:
+    /// what it still has on its way writes no stock. `false`: the state was not `from` any more.
     pub async fn set_strategy(
         &self,
         activity: &Activity,
-        states: &[ActivityState],
+        from: ActivityState,
+        to: ActivityState,
     ) -> Result<bool, StoreError> {
-        let list = vec!["?"; states.len()].join(", ");
-        let sql = self.dialect.sql(&format!(
+        let sql = self.dialect.sql(
             "UPDATE activity SET strategy = ?, guard_mode = ?, booking = ?, batch_max = ?, \
-             fence_generation = fence_generation + 1, state = 'DRAFT' WHERE id = ? AND state IN ({list})"
-        ));
-        let mut update = query(&sql)
+             fence_generation = fence_generation + 1, state = ? WHERE id = ? AND state = ?",
+        );
+        let update = query(&sql)
             .bind(activity.strategy.to_string())
             .bind(activity.guard.as_str())
             .bind(activity.booking.as_str())
             .bind(activity.batch_max)
-            .bind(activity.id.to_string());
-        for state in states {
-            update = update.bind(state.as_str());
-        }
-        let mut tx = self.begin().await?;
-        let rows = tx.execute(update).await?;
-        tx.commit().await?;
-        Ok(rows == 1)
+            .bind(to.as_str())
+            .bind(activity.id.to_string())
+            .bind(from.as_str());
+        self.supersede(&activity.id, update, Unpaid::MayStay).await
     }
 
     /// Elects the process that rebuilds the gate: raises `gate_epoch` from `epoch` by one and

@@ -32,6 +32,9 @@ pub enum Contended {
     Database(sqlx::Error),
     #[error("no connection became free in time")]
     QueueFull,
+    /// The activity was paused, ended or given another strategy since this was begun.
+    #[error("the activity was paused, ended or given another strategy meanwhile")]
+    Superseded,
 }
 
 /// PostgreSQL: serialization failure, deadlock, lock not available, statement or

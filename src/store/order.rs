@@ -186,6 +186,7 @@ impl Tx {
         activity: &Activity,
         orders: &[&NewOrder],
     ) -> Result<(), StoreError> {
+        self.under = Some(activity.fence_generation);
         let id = activity.id.to_string();
         let state = OrderState::PendingPayment.as_str();
         let sql = self.dialect.sql(&format!(
@@ -242,10 +243,11 @@ impl Tx {
     /// not the stock. Answers which were closed by this call.
     pub async fn close_orders(
         &mut self,
-        activity: &ActivityId,
+        activity: &Activity,
         orders: &[&Order],
         why: CloseReason,
     ) -> Result<Vec<bool>, StoreError> {
+        self.under = Some(activity.fence_generation);
         let sql = self.dialect.sql(
             "UPDATE orders SET state = 'CLOSED', live_key = NULL, close_reason = ?, closed_at = {now}, \
              version = version + 1 WHERE id = ? AND state = 'PENDING_PAYMENT'",
@@ -269,7 +271,7 @@ impl Tx {
             .iter()
             .flat_map(|order| order.lines.iter().map(|line| (order.id.rid, line)))
             .collect();
-        self.insert_ledger(activity, LedgerKind::Release, &lines)
+        self.insert_ledger(&activity.id, LedgerKind::Release, &lines)
             .await?;
         let events: Vec<Event<'_>> = now_closed
             .iter()
@@ -281,7 +283,7 @@ impl Tx {
                 reason: Some(why),
             })
             .collect();
-        self.insert_events(activity, &events).await?;
+        self.insert_events(&activity.id, &events).await?;
         Ok(closed)
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use sqlx::Row;
 
 use super::activity::text;
-use super::{Dialect, Store, StoreError, Tx, query};
+use super::{Contended, Dialect, Store, StoreError, Tx, query};
 use crate::sale::{ActivityId, Sku};
 
 /// Where the fencing token of a grant comes from.
@@ -183,6 +183,11 @@ impl Store {
 impl Tx {
     /// Writes what the holder has computed, whatever is there: the lock is what protects this.
     /// With a claim, only while the claim is the youngest. Answers whether the row was written.
+    ///
+    /// # Errors
+    /// `Retry(Superseded)`: the strategy that sells in this transaction has been taken out of
+    /// service, so that it cannot be counted on any lock to keep others out; `take` and `give_back`
+    /// alike.
     pub async fn write_available(
         &mut self,
         activity: &ActivityId,
@@ -192,14 +197,18 @@ impl Tx {
     ) -> Result<bool, StoreError> {
         let rows = match claim {
             None => {
-                let sql = self
-                    .dialect
-                    .sql("UPDATE activity_sku SET available = ? WHERE activity_id = ? AND sku = ?");
+                let sql = self.dialect.sql(
+                    "UPDATE activity_sku SET available = ? WHERE activity_id = ? AND sku = ? \
+                     AND fence_generation <= ?",
+                );
                 let update = query(&sql)
                     .bind(available)
                     .bind(activity.to_string())
-                    .bind(sku.to_string());
-                self.execute(update).await?
+                    .bind(sku.to_string())
+                    .bind(self.generation_max());
+                let rows = self.execute(update).await?;
+                self.written(activity, sku, rows).await?;
+                rows
             }
             Some(claim) => {
                 let sql = self.dialect.sql(
@@ -227,7 +236,7 @@ impl Tx {
         quantity: i64,
     ) -> Result<Option<i64>, StoreError> {
         const TAKE: &str = "UPDATE activity_sku SET available = available - ? \
-             WHERE activity_id = ? AND sku = ? AND available >= ?";
+             WHERE activity_id = ? AND sku = ? AND available >= ? AND fence_generation <= ?";
         let sql = match self.dialect {
             Dialect::Sqlite | Dialect::Postgres => {
                 self.dialect.sql(&format!("{TAKE} RETURNING available"))
@@ -238,17 +247,21 @@ impl Tx {
             .bind(quantity)
             .bind(activity.to_string())
             .bind(sku.to_string())
-            .bind(quantity);
-        match self.dialect {
+            .bind(quantity)
+            .bind(self.generation_max());
+        let left = match self.dialect {
             Dialect::Sqlite | Dialect::Postgres => {
                 let row = update.fetch_optional(&mut *self.inner).await?;
-                Ok(row.map(|row| row.try_get("available")).transpose()?)
+                row.map(|row| row.try_get("available")).transpose()?
             }
             Dialect::Mysql => match self.execute(update).await? {
-                1 => self.available(activity, sku).await,
-                _none => Ok(None),
+                1 => self.available(activity, sku).await?,
+                _none => None,
             },
-        }
+        };
+        let rows = u64::from(left.is_some());
+        self.written(activity, sku, rows).await?;
+        Ok(left)
     }
 
     /// Gives `quantity` back, in one atomic statement; the row's CHECK refuses more than the total.
@@ -259,13 +272,46 @@ impl Tx {
         quantity: i64,
     ) -> Result<bool, StoreError> {
         let sql = self.dialect.sql(
-            "UPDATE activity_sku SET available = available + ? WHERE activity_id = ? AND sku = ?",
+            "UPDATE activity_sku SET available = available + ? WHERE activity_id = ? AND sku = ? \
+             AND fence_generation <= ?",
         );
         let update = query(&sql)
             .bind(quantity)
             .bind(activity.to_string())
-            .bind(sku.to_string());
-        Ok(self.execute(update).await? == 1)
+            .bind(sku.to_string())
+            .bind(self.generation_max());
+        let rows = self.execute(update).await?;
+        self.written(activity, sku, rows).await?;
+        Ok(rows == 1)
+    }
+
+    /// The youngest generation whose stock rows this transaction may write.
+    fn generation_max(&self) -> i64 {
+        self.under.unwrap_or(i64::MAX)
+    }
+
+    /// Tells a stock row that was not written because of a younger generation from one that had too
+    /// little. The row's own generation decides, not the activity's: raising it waits for whoever
+    /// is writing the row, so nothing slips in between.
+    async fn written(
+        &mut self,
+        activity: &ActivityId,
+        sku: &Sku,
+        rows: u64,
+    ) -> Result<(), StoreError> {
+        let Some(under) = self.under.filter(|_| rows == 0) else {
+            return Ok(());
+        };
+        let sql = self
+            .dialect
+            .sql("SELECT fence_generation FROM activity_sku WHERE activity_id = ? AND sku = ?");
+        let select = query(&sql).bind(activity.to_string()).bind(sku.to_string());
+        let row = select.fetch_optional(&mut *self.inner).await?;
+        let there: Option<i64> = row.map(|row| row.try_get(0)).transpose()?;
+        match there {
+            Some(there) if there > under => Err(StoreError::Retry(Contended::Superseded)),
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// What is available of one SKU, as this transaction sees it.

@@ -2,6 +2,7 @@
 //! into the database, which has the last word.
 
 mod book;
+mod life;
 mod mend;
 mod settle;
 mod words;
@@ -24,8 +25,8 @@ use crate::gate::{Gate, GateError, Mismatch, Step, Truth};
 use crate::ledger::reconciled::{Mode, Reconciled, Settled};
 use crate::lock::Guarantees;
 use crate::order::{CloseReason, NewOrder, Order};
-use crate::sale::{Activity, ActivityId, ActivityState, OrderId, Rid, Sku};
-use crate::script::gate::{GateState, ShutState};
+use crate::sale::{Activity, ActivityId, OrderId, Rid, Sku};
+use crate::script::gate::ShutState;
 use crate::store::Tombstone;
 use words::{Turn, broken, ending, is_lost, is_on_its_way, replayed, turn, unavailable, unknown};
 
@@ -266,24 +267,7 @@ impl Deduct for RedisLua {
     }
 
     async fn warm_up(&self, activity: &Activity) -> Result<(), DeductError> {
-        let now = self.fresh(&activity.id).await?;
-        if matches!(now.state, ActivityState::Open | ActivityState::Fenced) {
-            // Already selling: a repeat must not fence a gate that is open as it should be.
-            let audit = self.gate.audit(&now.id).await.map_err(broken)?;
-            let open =
-                audit.is_some_and(|a| a.state == GateState::Open && a.epoch == now.gate_epoch);
-            if open {
-                return Ok(());
-            }
-        }
-        match self.rebuild(&activity.id).await? {
-            Rebuilt::Open(_) | Rebuilt::Ready(_) => Ok(()),
-            Rebuilt::NotElected => Err(unavailable("another process is warming it up")),
-            Rebuilt::Shut(a) => Err(unavailable(&format!("the activity is {}", a.state))),
-            Rebuilt::NoSuchActivity => Err(DeductError::Corrupt {
-                what: format!("there is no activity {}", activity.id),
-            }),
-        }
+        self.warm(&activity.id).await
     }
 
     async fn open(&self, activity: &Activity) -> Result<(), DeductError> {
@@ -410,6 +394,14 @@ impl Deduct for RedisLua {
 
     async fn reconcile(&self, id: &ActivityId, mode: Mode) -> Result<Reconciled, DeductError> {
         mend::reconcile(&self.gate, &*self.truth, id, mode).await
+    }
+
+    async fn in_flight(&self, id: &ActivityId) -> Result<i64, DeductError> {
+        self.holds(id).await
+    }
+
+    async fn retire(&self, id: &ActivityId, grace: Duration) -> Result<(), DeductError> {
+        self.gate.expire(id, grace).await.map_err(broken)
     }
 
     async fn fence(&self, id: &ActivityId) -> Result<(), DeductError> {

@@ -11,6 +11,7 @@ mod held;
 mod lab;
 mod lab_compose;
 mod lab_ends;
+mod life;
 mod locks;
 mod outage;
 mod outbox;

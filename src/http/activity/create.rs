@@ -103,15 +103,7 @@ impl CreateActivity {
     ) -> Result<Activity, Problem> {
         let strategy = Strategy::parse(&self.strategy)?;
         let guard = guard(strategy, self.guard.as_deref(), allow_control)?;
-        let booking = match self.booking.as_deref() {
-            None => Booking::Sync,
-            Some(text) => named("booking", text)?,
-        };
-        if booking == Booking::Async {
-            return Err(Problem::invalid(
-                "booking async is not available in this version; use sync",
-            ));
-        }
+        let booking = booking(self.booking.as_deref())?;
         let opens_at_ms = time("opens_at", self.opens_at.as_deref(), now_ms)?;
         let closes_at_ms = time(
             "closes_at",
@@ -134,7 +126,7 @@ impl CreateActivity {
             state: ActivityState::Draft,
             strategy: strategy.name(),
             guard,
-            batch_max: within("batch_max", self.batch_max, 1, 1, BATCH_MAX)?,
+            batch_max: batch_max(self.batch_max)?,
             booking,
             lock: lock_settings(self.lock)?,
             limits: limits(self.limits)?,
@@ -162,8 +154,22 @@ impl CreateActivity {
     }
 }
 
+pub(super) fn batch_max(given: Option<i64>) -> Result<i64, Problem> {
+    within("batch_max", given, 1, 1, BATCH_MAX)
+}
+
+pub(super) fn booking(given: Option<&str>) -> Result<Booking, Problem> {
+    let booking = given.map_or(Ok(Booking::Sync), |text| named("booking", text))?;
+    if booking == Booking::Async {
+        return Err(Problem::invalid(
+            "booking async is not available in this version; use sync",
+        ));
+    }
+    Ok(booking)
+}
+
 /// The guard of a lock; the others have none, and the control has nothing that could be checked.
-fn guard(
+pub(super) fn guard(
     strategy: Strategy,
     given: Option<&str>,
     allow_control: bool,

@@ -166,6 +166,17 @@ pub enum Moved {
     },
 }
 
+/// What `expire.lua` says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ExpireAnswer {
+    Expires,
+    /// The activity is not in this Redis.
+    Gone,
+    BadArg {
+        what: String,
+    },
+}
+
 /// What `audit.lua` saw.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditAnswer {

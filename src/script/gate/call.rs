@@ -7,8 +7,9 @@ use redis::{Cmd, ErrorKind, FromRedisValue, Script, ServerErrorKind, Value};
 
 use super::answer::{Unreadable, done};
 use super::{
-    AuditAnswer, CommitAnswer, Done, GateState, Moved, ORDERS_PER_CALL_MAX, OpenAnswer,
-    ReholdAnswer, ReleaseAnswer, ReserveAnswer, SealAnswer, ShutState, Stamp, Terms, WarmAnswer,
+    AuditAnswer, CommitAnswer, Done, ExpireAnswer, GateState, Moved, ORDERS_PER_CALL_MAX,
+    OpenAnswer, ReholdAnswer, ReleaseAnswer, ReserveAnswer, SealAnswer, ShutState, Stamp, Terms,
+    WarmAnswer,
 };
 use crate::keys::GateKeys;
 use crate::order::{Fingerprint, NewOrder, Order};
@@ -26,6 +27,7 @@ pub struct GateScripts {
     gate: Script,
     audit: Script,
     overdue: Script,
+    expire: Script,
 }
 
 /// The two scripts that carry a stamp: called by EVALSHA only, never loaded by a caller.
@@ -184,6 +186,7 @@ impl Default for GateScripts {
             gate: Script::new(include_str!("../../../lua/gate.lua")),
             audit: Script::new(include_str!("../../../lua/audit.lua")),
             overdue: Script::new(include_str!("../../../lua/overdue.lua")),
+            expire: Script::new(include_str!("../../../lua/expire.lua")),
         }
     }
 }
@@ -303,6 +306,30 @@ impl GateScripts {
         args.extend(from.iter().map(GateState::to_string));
         let reply = run(con, &self.gate, &[&k.meta], &args).await?;
         Ok(Moved::read(reply)?)
+    }
+
+    /// Lets all keys of the activity go once `grace` is over; at once when it is zero.
+    pub async fn expire<C: ConnectionLike>(
+        &self,
+        con: &mut C,
+        k: &GateKeys,
+        grace: Duration,
+    ) -> Result<ExpireAnswer, ScriptError> {
+        let keys = [
+            &k.meta,
+            &k.total,
+            &k.stock,
+            &k.pending,
+            &k.committed,
+            &k.rsv,
+            &k.pend,
+            &k.user,
+            &k.q,
+            &k.b,
+        ];
+        let args = [grace.as_millis().to_string()];
+        let reply = run(con, &self.expire, &keys, &args).await?;
+        Ok(ExpireAnswer::read(reply)?)
     }
 
     pub async fn audit<C: ConnectionLike>(

@@ -72,6 +72,7 @@ async fn outcome(
         | Ending::Accepted(_)
         | Ending::NotOpen { .. }
         | Ending::Ended { .. }
+        | Ending::Paused
         | Ending::Recovering => BookOutcome::Retry,
     })
 }

@@ -62,9 +62,7 @@ pub(super) fn turn(activity: &Activity, outcome: Result<ReserveOutcome, GateErro
         ReserveOutcome::Shut(GateState::Closing | GateState::Sealed) => Ending::Ended {
             closed_at_ms: activity.closes_at_ms,
         },
-        ReserveOutcome::Shut(GateState::Paused) => Ending::NotOpen {
-            opens_at_ms: activity.opens_at_ms,
-        },
+        ReserveOutcome::Shut(GateState::Paused) => Ending::Paused,
         ReserveOutcome::Shut(
             GateState::Warming | GateState::Ready | GateState::Open | GateState::Fenced,
         ) => not_selling(activity),
@@ -79,13 +77,10 @@ pub(super) fn turn(activity: &Activity, outcome: Result<ReserveOutcome, GateErro
 pub(super) fn not_selling(activity: &Activity) -> Ending {
     match activity.state {
         ActivityState::Open | ActivityState::Fenced => Ending::Recovering,
-        ActivityState::Draft
-        | ActivityState::Warming
-        | ActivityState::Ready
-        | ActivityState::Pausing
-        | ActivityState::Paused => Ending::NotOpen {
+        ActivityState::Draft | ActivityState::Warming | ActivityState::Ready => Ending::NotOpen {
             opens_at_ms: activity.opens_at_ms,
         },
+        ActivityState::Pausing | ActivityState::Paused => Ending::Paused,
         ActivityState::Closing | ActivityState::Sealed => Ending::Ended {
             closed_at_ms: activity.closes_at_ms,
         },

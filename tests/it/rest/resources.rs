@@ -9,13 +9,15 @@ use super::{phones, service};
 use crate::world::{Service, Start, world};
 
 /// Every route, as the document must have it.
-const ROUTES: [&str; 20] = [
+const ROUTES: [&str; 22] = [
     "get /v1/strategies",
     "get /v1/activities",
     "post /v1/activities",
     "get /v1/activities/{id}",
     "post /v1/activities/{id}/warm-up",
     "post /v1/activities/{id}/open",
+    "post /v1/activities/{id}/pause",
+    "put /v1/activities/{id}/strategy",
     "post /v1/activities/{id}/close",
     "post /v1/activities/{id}/orders",
     "get /v1/orders/{id}",
@@ -126,11 +128,13 @@ async fn every_problem_type_is_explained() {
         ("activity-ended", 410),
         ("body-too-large", 413),
         ("idempotency-key-reused", 422),
+        ("strategy-not-configured", 422),
         ("limited", 429),
         ("internal", 500),
         ("lock-timeout", 503),
         ("busy", 503),
         ("gate-recovering", 503),
+        ("activity-paused", 503),
         ("outcome-unknown", 503),
         ("strategy-unavailable", 503),
     ] {

@@ -18,13 +18,15 @@ enum Scope {
 }
 
 /// Every route, and who may use it. The ids name nothing: what counts is who is let through.
-const ROUTES: [(&str, &str, Scope); 20] = [
+const ROUTES: [(&str, &str, Scope); 22] = [
     ("GET", "/v1/strategies", Scope::Either),
     ("GET", "/v1/activities", Scope::Either),
     ("GET", "/v1/activities/a", Scope::Either),
     ("POST", "/v1/activities", Scope::Operator),
     ("POST", "/v1/activities/a/warm-up", Scope::Operator),
     ("POST", "/v1/activities/a/open", Scope::Operator),
+    ("POST", "/v1/activities/a/pause", Scope::Operator),
+    ("PUT", "/v1/activities/a/strategy", Scope::Operator),
     ("POST", "/v1/activities/a/close", Scope::Operator),
     ("POST", "/v1/activities/a/orders", Scope::Caller),
     ("GET", "/v1/orders/a", Scope::Either),

@@ -5,8 +5,8 @@ use std::str::FromStr;
 use redis::{FromRedisValue, Value};
 
 use super::{
-    AuditAnswer, CommitAnswer, Done, Moved, OpenAnswer, ReholdAnswer, ReleaseAnswer, ReserveAnswer,
-    SealAnswer, SkuCount, Unreadable, WarmAnswer,
+    AuditAnswer, CommitAnswer, Done, ExpireAnswer, Moved, OpenAnswer, ReholdAnswer, ReleaseAnswer,
+    ReserveAnswer, SealAnswer, SkuCount, Unreadable, WarmAnswer,
 };
 
 /// One answer: its code and what follows it, all as text.
@@ -235,6 +235,20 @@ impl Moved {
             "GATE" => Self::Gate(f.read(1)?),
             "STALE_EPOCH" => Self::StaleEpoch { epoch: f.read(1)? },
             "NOT_WARMED" => Self::NotWarmed,
+            "BAD_ARG" => Self::BadArg { what: f.what() },
+            _ => return Err(f.unreadable()),
+        })
+    }
+}
+
+// === impl ExpireAnswer ===
+
+impl ExpireAnswer {
+    pub(in crate::script::gate) fn read(value: Value) -> Result<Self, Unreadable> {
+        let f = Fields::of("expire.lua", value)?;
+        Ok(match f.code() {
+            "EXPIRES" => Self::Expires,
+            "GONE" => Self::Gone,
             "BAD_ARG" => Self::BadArg { what: f.what() },
             _ => return Err(f.unreadable()),
         })
