@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::config::Config;
+use crate::config::{Config, LimiterPlace};
 use crate::deduct::Deduct;
+use crate::limit::Limiter;
 use crate::sale::StrategyName;
 use crate::store::{OpenError, Store, StoreOptions};
 use crate::strategy::{Servers, Strategy};
@@ -14,6 +15,7 @@ use crate::strategy::{Servers, Strategy};
 pub struct App {
     pub config: Config,
     pub store: Store,
+    pub limiter: Limiter,
     strategies: HashMap<StrategyName, Opened>,
 }
 
@@ -53,6 +55,7 @@ impl App {
             })
             .collect();
         Ok(Self {
+            limiter: limiter(&config),
             config,
             store,
             strategies,
@@ -94,4 +97,16 @@ impl App {
         }
         notices
     }
+}
+
+/// The rate limits where the configuration has them.
+fn limiter(config: &Config) -> Limiter {
+    let url = match (config.limiter_place(), &config.redis_url) {
+        (LimiterPlace::Redis, Some(url)) => url,
+        (LimiterPlace::Local, _) | (LimiterPlace::Redis, None) => return Limiter::local(),
+    };
+    Limiter::shared(url).unwrap_or_else(|error| {
+        tracing::error!(%error, "redis_url is not a Redis URL: each process limits by itself");
+        Limiter::local()
+    })
 }

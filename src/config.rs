@@ -31,6 +31,16 @@ pub enum Role {
     Reconciler,
 }
 
+/// Where the token buckets of the rate limits are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum LimiterPlace {
+    /// In each process: several behind a balancer let in several times as many.
+    Local,
+    /// In Redis: all processes together let in what the limits say.
+    Redis,
+}
+
 /// Every option of the service. An unknown field is an error.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -44,6 +54,8 @@ pub struct Config {
     pub database_connections_max: u32,
     /// The Redis of `redis-set-nx` and `redis-lua`.
     pub redis_url: Option<String>,
+    /// Where the rate limits are kept: in Redis where `redis_url` is set, unless it is said.
+    pub limiter: Option<LimiterPlace>,
     /// The independent Redis nodes of `redlock`: an odd number, three or more.
     #[serde(deserialize_with = "list")]
     pub redlock_urls: Vec<String>,
@@ -92,6 +104,8 @@ pub enum ConfigError {
         "redlock_urls names {0} nodes; RedLock needs an odd number, three or more, of independent Redis"
     )]
     Quorum(usize),
+    #[error("limiter is redis and no Redis is configured; set redis_url, or leave limiter out")]
+    LimiterWithoutRedis,
     #[error("redlock_urls names {0} twice; the nodes must be independent")]
     SameNode(String),
     #[error("{name} = {value} is out of range; {allowed}")]
@@ -111,6 +125,7 @@ impl Default for Config {
             database_url: "sqlite:flashlock.db".to_string(),
             database_connections_max: 16,
             redis_url: None,
+            limiter: None,
             redlock_urls: Vec::new(),
             zookeeper: None,
             operator_token: None,
@@ -176,6 +191,9 @@ impl Config {
         if self.operator_token.is_some() && self.operator_token == self.caller_token {
             return Err(ConfigError::SameTokens);
         }
+        if self.limiter == Some(LimiterPlace::Redis) && self.redis_url.is_none() {
+            return Err(ConfigError::LimiterWithoutRedis);
+        }
         let nodes = self.redlock_urls.len();
         if nodes != 0 && (nodes < 3 || nodes.is_multiple_of(2)) {
             return Err(ConfigError::Quorum(nodes));
@@ -199,6 +217,15 @@ impl Config {
             "1024 to 1048576 bytes",
         )?;
         self.range("shutdown_s", self.shutdown_s, 1, 300, "1 to 300 seconds")
+    }
+
+    /// Where the rate limits are kept. Shared where they can be: several processes behind a
+    /// balancer are one sale to its buyers.
+    pub fn limiter_place(&self) -> LimiterPlace {
+        self.limiter.unwrap_or(match self.redis_url {
+            Some(_) => LimiterPlace::Redis,
+            None => LimiterPlace::Local,
+        })
     }
 
     fn range(
@@ -306,6 +333,11 @@ mod tests {
             c.redlock_urls = vec!["redis://a".into(), "redis://b".into(), "redis://a".into()]
         };
         assert!(matches!(valid(twice), Err(ConfigError::SameNode(_))));
+        let nowhere = |c: &mut Config| c.limiter = Some(LimiterPlace::Redis);
+        assert!(matches!(
+            valid(nowhere),
+            Err(ConfigError::LimiterWithoutRedis)
+        ));
         for url in [
             "sqlite::memory:",
             "sqlite://:memory:",

@@ -128,6 +128,13 @@ pub trait Deduct: Send + Sync + std::fmt::Debug {
         Ok(())
     }
 
+    /// Whether it may have something of this order or its user that the database does not show
+    /// yet. For most the database shows everything.
+    async fn may_hold(&self, id: &ActivityId, order: &NewOrder) -> Result<bool, DeductError> {
+        let _ = (id, order);
+        Ok(false)
+    }
+
     /// What it knows of a reservation that the database does not have.
     async fn known(&self, id: &OrderId) -> Result<Known, DeductError> {
         let _ = id;

@@ -21,11 +21,12 @@ use tokio_util::task::TaskTracker;
 use crate::app::{App, Opened};
 use crate::clock;
 use crate::deduct::{Deduct, DeductError, Ending};
+use crate::limit::Refusal;
 use crate::sale::{Activity, ActivityId, Purchase, Sku, StrategyName};
 use crate::store::{Contended, StoreError};
 
 use combine::Combiner;
-use limit::Limiter;
+use limit::Told;
 use sold_out::SoldOutMemory;
 
 /// The flow of one process: the opened servers, and what it remembers between requests.
@@ -33,7 +34,7 @@ use sold_out::SoldOutMemory;
 pub struct Flow {
     pub app: App,
     activities: activity::Cache,
-    limiter: Limiter,
+    told: Told,
     sold_out: SoldOutMemory,
     combiner: Combiner,
     /// Purchases that must finish though their buyer may have left.
@@ -45,7 +46,7 @@ pub struct Flow {
 pub enum Answer {
     Ended(Ending),
     /// Too many requests: try again after this long.
-    Limited(limit::Refusal),
+    Limited(Refusal),
 }
 
 /// Why a request could not be carried out.
@@ -86,10 +87,11 @@ impl From<StoreError> for FlowError {
 
 impl Flow {
     pub fn new(app: App) -> Arc<Self> {
+        limit::describe();
         Arc::new(Self {
             app,
             activities: activity::Cache::default(),
-            limiter: Limiter::default(),
+            told: Told::default(),
             sold_out: SoldOutMemory::default(),
             combiner: Combiner::default(),
             tasks: TaskTracker::new(),
@@ -109,22 +111,47 @@ impl Flow {
             dedupe::Known::New(order) => order,
             dedupe::Known::Ended(ending) => return Ok(Answer::Ended(ending)),
         };
-        if let Err(refusal) = self.limiter.check(&activity, &purchase.user) {
-            metrics::counter!("flashlock_limited_total").increment(1);
+        if let Err(refusal) = self.limit(&activity, &order).await {
             return Ok(Answer::Limited(refusal));
         }
-        if let Some(ending) = self.sold_out.recall(&activity.id, &order, begun) {
-            return Ok(Answer::Ended(ending));
-        }
         let strategy = self.strategy(&activity)?;
+        if let Some(ending) = self.sold_out.recall(&activity.id, &order.lines, begun) {
+            // A hold that is not booked yet is not sold out to its own buyer: the strategy answers
+            // what it comes to. So it does where it cannot be asked.
+            if let Ok(false) = strategy.may_hold(&activity.id, &order).await {
+                return Ok(Answer::Ended(ending));
+            }
+        }
         let flow = Arc::clone(self);
         let task = self.tasks.spawn(async move {
+            let restocks = flow.sold_out.restocks();
+            let lines = order.lines.clone();
             let ending = flow
                 .combiner
                 .deduct(&flow.tasks, strategy, &activity, order)
                 .await;
-            if let Ok(Ending::SoldOut { sku, left }) = &ending {
-                flow.sold_out.remember(&activity.id, sku, *left);
+            match &ending {
+                Ok(Ending::SoldOut { sku, left }) => {
+                    flow.sold_out.remember(&activity.id, sku, *left, restocks);
+                }
+                Ok(Ending::Booked { .. } | Ending::Accepted(_)) => {
+                    flow.sold_out.sold(&activity.id, &lines);
+                }
+                // What was held for it may have been given back.
+                Ok(Ending::AlreadyPurchased(_) | Ending::Abandoned) => {
+                    flow.sold_out.forget(&activity.id);
+                }
+                Ok(
+                    Ending::Replayed(_)
+                    | Ending::KeyReused
+                    | Ending::NotOpen { .. }
+                    | Ending::Paused
+                    | Ending::Ended { .. }
+                    | Ending::UnknownSku(_)
+                    | Ending::Busy(_)
+                    | Ending::Recovering,
+                )
+                | Err(_) => {}
             }
             ending
         });

@@ -28,6 +28,9 @@ pub mod store;
 /// A carrier of the outbox's events.
 pub mod broker;
 
+/// Token buckets per user and per activity.
+pub mod limit;
+
 /// A mutual exclusion with a lease.
 pub mod lock;
 

@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 
 use flashlock::app::App;
 use flashlock::bench::command::{CompareArgs, compare};
-use flashlock::config::{Config, Role};
+use flashlock::config::{Config, LimiterPlace, Role};
 use flashlock::flow::Flow;
 use flashlock::http;
 use flashlock::lab::{self, command::LabCommand};
@@ -83,6 +83,10 @@ struct ServiceOptions {
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     redis_url: Option<String>,
+    /// Where the rate limits are kept [default: redis where redis_url is set, else local]
+    #[arg(long, value_enum)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limiter: Option<LimiterPlace>,
     /// The independent Redis nodes of redlock, with commas: an odd number, three or more.
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,6 +1,7 @@
 //! What is sold, and to whom: an activity, a line and a purchase.
 
 mod id;
+mod limits;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,6 +13,7 @@ pub use id::{
     ActivityId, IDEMPOTENCY_KEY_BYTES_MAX, IdempotencyKey, InvalidId, NAME_BYTES_MAX, OrderId, Rid,
     Sku, StrategyName, UserId,
 };
+pub use limits::{Bucket, CAPACITY_MAX, InvalidBucket, Limits, PER_S_MAX};
 
 /// Most lines one order may have: keeps one Lua call and one transaction short.
 pub const LINES_MAX: usize = 20;
@@ -104,24 +106,6 @@ pub struct LockSettings {
     /// Longest wait for the lock, in milliseconds; then the buyer is told to try again.
     pub wait_ms: i64,
     pub watchdog: Watchdog,
-}
-
-/// A token bucket: how many at once, and how many a second after that.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Bucket {
-    pub capacity: u32,
-    pub per_s: f64,
-}
-
-/// The rate limits of an activity; absent means no limit.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Limits {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub per_user: Option<Bucket>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub activity: Option<Bucket>,
 }
 
 /// One SKU of an activity and how many units the sale was given.

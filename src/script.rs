@@ -4,6 +4,9 @@
 pub mod calibrate;
 pub mod gate;
 
+/// The script of the rate limits.
+pub mod bucket;
+
 /// The scripts of a lock in Redis.
 pub mod lock;
 

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::plan::{LimitsMode, Plan};
-use crate::sale::{ActivityId, Watchdog};
+use crate::sale::{ActivityId, CAPACITY_MAX, Watchdog};
 use crate::strategy::{Kind, Strategy};
 
 /// One service process, as an operator reaches it.
@@ -127,9 +127,11 @@ fn activity(plan: &Plan, strategy: Strategy, stock: i64) -> Value {
     if strategy.entry().kind == Kind::Lock {
         body["guard"] = plan.guard.as_str().into();
     }
-    if plan.limits == LimitsMode::On {
-        body["limits"] = limits(stock);
-    }
+    body["limits"] = match plan.limits {
+        LimitsMode::On => limits(stock),
+        // Said aloud: an activity that is not told has limits.
+        LimitsMode::Off => Value::Null,
+    };
     body
 }
 
@@ -137,7 +139,7 @@ fn activity(plan: &Plan, strategy: Strategy, stock: i64) -> Value {
 fn limits(stock: i64) -> Value {
     json!({
         "per_user": {"capacity": 3, "per_s": 1.0},
-        "activity": {"capacity": stock.saturating_mul(2).min(i64::from(u32::MAX)), "per_s": 50.0},
+        "activity": {"capacity": stock.saturating_mul(2).min(i64::from(CAPACITY_MAX)), "per_s": 50.0},
     })
 }
 

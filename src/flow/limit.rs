@@ -1,108 +1,74 @@
-//! Token buckets per user and per activity, local to the process.
+//! The step that limits: who may go on, and whether anybody was kept out while there was stock.
 
-use std::collections::HashMap;
-use std::num::NonZeroU32;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
 
-use governor::clock::{Clock, DefaultClock};
-use governor::{DefaultDirectRateLimiter, DefaultKeyedRateLimiter, Quota, RateLimiter};
+use super::Flow;
+use crate::limit::{Refusal, Scope};
+use crate::order::NewOrder;
+use crate::sale::{Activity, ActivityId};
 
-use crate::sale::{Activity, ActivityId, Bucket, UserId};
+/// Activities of which it is remembered that the log has told it.
+const TOLD_MAX: usize = 1_000;
 
-/// Users remembered before those whose bucket is full again are dropped.
-const USERS_MAX: usize = 100_000;
-
-/// Why a request was refused, and when to come again.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Refusal {
-    /// `user` or `activity`.
-    pub bucket: &'static str,
-    pub quota: Bucket,
-    /// Until the bucket has a token again.
-    pub retry_after: Duration,
-}
-
-/// The buckets of this process.
+/// Activities whose own bucket kept buyers out while there was stock, as the log has told.
 #[derive(Debug, Default)]
-pub(super) struct Limiter {
-    activities: Mutex<HashMap<ActivityId, Arc<Buckets>>>,
+pub(super) struct Told(Mutex<HashSet<ActivityId>>);
+
+/// What `/metrics` says of the counters below.
+pub(super) fn describe() {
+    metrics::describe_counter!(
+        "flashlock_limited_total",
+        "Purchases refused by a token bucket, by bucket (user, activity)."
+    );
+    metrics::describe_counter!(
+        "flashlock_limited_while_stock_left_total",
+        "Purchases refused by a token bucket, by bucket (user, activity), though the store had not \
+         said that what they ask for is sold out: its last word to this process, since the last \
+         restock or sale that this process took part in."
+    );
+    metrics::describe_counter!(
+        "flashlock_limiter_fallback_total",
+        "Purchases that the buckets of this process decided on because those in Redis were out of \
+         reach."
+    );
 }
 
-#[derive(Debug)]
-struct Buckets {
-    per_user: Option<(Bucket, DefaultKeyedRateLimiter<UserId>)>,
-    activity: Option<(Bucket, DefaultDirectRateLimiter)>,
-}
-
-// === impl Limiter ===
-
-impl Limiter {
-    /// Takes a token of the user's bucket, then one of the activity's.
-    pub(super) fn check(&self, activity: &Activity, user: &UserId) -> Result<(), Refusal> {
-        if activity.limits.per_user.is_none() && activity.limits.activity.is_none() {
-            return Ok(());
-        }
-        let buckets = self.buckets(activity);
-        if let Some((quota, users)) = &buckets.per_user {
-            if users.len() > USERS_MAX {
-                users.retain_recent();
+impl Flow {
+    /// Lets the purchase on, or says when to come again.
+    pub(super) async fn limit(&self, activity: &Activity, order: &NewOrder) -> Result<(), Refusal> {
+        let checked = self.app.limiter.check(activity, &order.user).await;
+        if let Err(refusal) = &checked {
+            let bucket = refusal.scope.as_str();
+            metrics::counter!("flashlock_limited_total", "bucket" => bucket).increment(1);
+            if !self.sold_out.was_told(&activity.id, &order.lines) {
+                metrics::counter!("flashlock_limited_while_stock_left_total", "bucket" => bucket)
+                    .increment(1);
+                self.tell_operator(activity, refusal);
             }
-            users.check_key(user).map_err(|until| Refusal {
-                bucket: "user",
-                quota: *quota,
-                retry_after: until.wait_time_from(DefaultClock::default().now()),
-            })?;
         }
-        if let Some((quota, all)) = &buckets.activity {
-            all.check().map_err(|until| Refusal {
-                bucket: "activity",
-                quota: *quota,
-                retry_after: until.wait_time_from(DefaultClock::default().now()),
-            })?;
-        }
-        Ok(())
+        checked
     }
 
-    fn buckets(&self, activity: &Activity) -> Arc<Buckets> {
-        let mut all = self
-            .activities
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let buckets = all.entry(activity.id.clone()).or_insert_with(|| {
-            Arc::new(Buckets {
-                per_user: activity
-                    .limits
-                    .per_user
-                    .and_then(|bucket| Some((bucket, RateLimiter::keyed(quota(bucket)?)))),
-                activity: activity
-                    .limits
-                    .activity
-                    .and_then(|bucket| Some((bucket, RateLimiter::direct(quota(bucket)?)))),
-            })
-        });
-        Arc::clone(buckets)
-    }
-}
-
-/// `None` for a bucket that creation would have refused.
-fn quota(bucket: Bucket) -> Option<Quota> {
-    let period = Duration::try_from_secs_f64(1.0 / bucket.per_s).ok()?;
-    // A period below the clock's grain would be no limit; one nanosecond is a thousand million a second.
-    let period = period.max(Duration::from_nanos(1));
-    Some(Quota::with_period(period)?.allow_burst(NonZeroU32::new(bucket.capacity)?))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slow_and_fast_buckets_have_a_quota_and_an_empty_one_has_none() {
-        let bucket = |capacity, per_s| Bucket { capacity, per_s };
-        assert!(quota(bucket(1, 1.0 / 86_400.0)).is_some());
-        assert!(quota(bucket(1, 1_000_000.0)).is_some());
-        assert!(quota(bucket(0, 1.0)).is_none());
-        assert!(quota(bucket(1, 0.0)).is_none());
+    /// Says once per activity that its own bucket keeps buyers out while there is stock. A user's
+    /// bucket is there to do that.
+    fn tell_operator(&self, activity: &Activity, refusal: &Refusal) {
+        match refusal.scope {
+            Scope::User => return,
+            Scope::Activity => {}
+        }
+        let mut told = self.told.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.len() >= TOLD_MAX {
+            told.clear();
+        }
+        if told.insert(activity.id.clone()) {
+            tracing::info!(
+                activity = %activity.id,
+                capacity = refusal.bucket.capacity,
+                per_s = refusal.bucket.per_s,
+                "limits.activity keeps buyers out while there is stock; \
+                 see flashlock_limited_while_stock_left_total"
+            );
+        }
     }
 }

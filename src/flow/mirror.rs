@@ -70,6 +70,9 @@ impl GateMirror {
             Err(e) => return all(events, &of_store(e)),
         };
         let told = mirror(mirrored, &orders).await;
+        if orders.iter().any(|order| !order.state.is_live()) {
+            self.flow.sold_out.forget(&mirrored.0.id);
+        }
         let outcome_of = |event: &Event| match told.get(&event.order.rid) {
             Some(outcome) => outcome.clone(),
             None => Err(Failure::Refused(format!(

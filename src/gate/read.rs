@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::connection::from_redis;
 use super::{Gate, GateError};
 use crate::keys::GateKeys;
-use crate::sale::{ActivityId, Rid};
+use crate::sale::{ActivityId, Rid, UserId};
 use crate::script::gate::{ORDERS_PER_CALL_MAX, Record, RecordState};
 use crate::store::Tombstone;
 
@@ -70,6 +70,17 @@ impl Gate {
             }
         }
         Ok(records)
+    }
+
+    /// Whether the gate has a record of this reservation, or a live order of this user.
+    pub async fn knows(&self, id: &ActivityId, rid: Rid, user: &UserId) -> Result<bool, GateError> {
+        let keys = GateKeys::of(id);
+        let mut asked = redis::pipe();
+        asked.hexists(&keys.rsv, rid.to_string());
+        asked.hexists(&keys.user, user.as_str());
+        let known: Result<(bool, bool), _> = asked.query_async(&mut self.con()).await;
+        let (reservation, order) = known.map_err(from_redis)?;
+        Ok(reservation || order)
     }
 
     /// Those of `rids` that the index of holds does not have.

@@ -1,37 +1,43 @@
 //! What a buyer is told who gets no order.
 
+use std::time::Duration;
+
 use axum::http::HeaderName;
 
 use super::error::{Kind, Problem, RETRY_PAUSED, RETRY_SOON, whole_seconds};
 use crate::clock;
 use crate::deduct::{Contention, Ending};
 use crate::flow::Answer;
+use crate::limit::Refusal;
+
+/// Too many requests, with when to come again: `Retry-After`, and the fields of
+/// draft-ietf-httpapi-ratelimit-headers-10. Its quota `q` is the bucket's capacity, its window `w`
+/// the time the bucket takes to fill, and `t` says the same as `Retry-After`.
+fn limited(refusal: &Refusal) -> Problem {
+    let (bucket, scope) = (refusal.bucket, refusal.scope.as_str());
+    let detail = format!(
+        "the {scope} bucket is empty: it holds {} and gains {} a second; send the same Idempotency-Key again after Retry-After",
+        bucket.capacity, bucket.per_s
+    );
+    let wait_s = whole_seconds(refusal.retry_after);
+    let fill_s = whole_seconds(Duration::from_secs_f64(bucket.fill_s()));
+    Problem::new(Kind::Limited, detail)
+        .with("bucket", scope)
+        .same_key_after(refusal.retry_after)
+        .header(
+            HeaderName::from_static("ratelimit-policy"),
+            format!("\"{scope}\";q={};w={fill_s}", bucket.capacity),
+        )
+        .header(
+            HeaderName::from_static("ratelimit"),
+            format!("\"{scope}\";r=0;t={wait_s}"),
+        )
+}
 
 /// Every answer to a purchase that is not an order.
 pub(super) fn refusal(answer: Answer) -> Result<Answer, Problem> {
     let ending = match answer {
-        Answer::Limited(refusal) => {
-            let detail = format!(
-                "the {} bucket is empty: it holds {} and gains {} a second; send the same Idempotency-Key again after Retry-After",
-                refusal.bucket, refusal.quota.capacity, refusal.quota.per_s
-            );
-            let problem = Problem::new(Kind::Limited, detail)
-                .with("bucket", refusal.bucket)
-                .same_key_after(refusal.retry_after)
-                .header(
-                    HeaderName::from_static("ratelimit-policy"),
-                    format!("\"{}\";q={}", refusal.bucket, refusal.quota.capacity),
-                )
-                .header(
-                    HeaderName::from_static("ratelimit"),
-                    format!(
-                        "\"{}\";r=0;t={}",
-                        refusal.bucket,
-                        whole_seconds(refusal.retry_after)
-                    ),
-                );
-            return Err(problem);
-        }
+        Answer::Limited(refusal) => return Err(limited(&refusal)),
         Answer::Ended(ending) => ending,
     };
     Err(match ending {

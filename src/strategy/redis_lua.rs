@@ -408,6 +408,11 @@ impl Deduct for RedisLua {
         fence(&self.gate, id).await.map_err(broken)
     }
 
+    async fn may_hold(&self, id: &ActivityId, order: &NewOrder) -> Result<bool, DeductError> {
+        let known = self.gate.knows(id, order.rid, &order.user).await;
+        known.map_err(broken)
+    }
+
     async fn known(&self, id: &OrderId) -> Result<Known, DeductError> {
         mend::known(&self.gate, id).await
     }

@@ -12,6 +12,7 @@ mod lab;
 mod lab_compose;
 mod lab_ends;
 mod life;
+mod limits;
 mod locks;
 mod outage;
 mod outbox;

@@ -4,7 +4,7 @@ use crate::{Breach, Source};
 
 /// A module, and what it may use; it stands below everything it uses, so the arrows cannot run in a
 /// circle. `lib` only lists modules.
-pub(crate) const MAY_USE: [(&str, &str); 24] = [
+pub(crate) const MAY_USE: [(&str, &str); 25] = [
     ("sale", ""),
     ("clock", ""),
     ("run", ""),
@@ -16,6 +16,7 @@ pub(crate) const MAY_USE: [(&str, &str); 24] = [
     ("script", "keys order ledger sale journal clock"),
     ("store", "keys order ledger sale journal clock"),
     ("broker", "store keys sale clock"),
+    ("limit", "script keys sale clock metrics"),
     ("lock", "store script keys sale journal clock"),
     ("gate", "store script keys order ledger sale journal clock"),
     (
@@ -29,15 +30,15 @@ pub(crate) const MAY_USE: [(&str, &str); 24] = [
     ("config", "strategy store sale clock"),
     (
         "app",
-        "config strategy deduct lock gate store script keys order ledger sale journal clock metrics",
+        "config strategy limit deduct lock gate store script keys order ledger sale journal clock metrics",
     ),
     (
         "flow",
-        "app broker strategy deduct lock gate store keys order ledger sale journal clock metrics",
+        "app limit broker strategy deduct lock gate store keys order ledger sale journal clock metrics",
     ),
     (
         "http",
-        "flow app config strategy deduct lock store order ledger sale journal clock metrics",
+        "flow app config strategy limit deduct lock store order ledger sale journal clock metrics",
     ),
     ("lab", "clock"),
     ("report", "run"),
@@ -87,7 +88,7 @@ pub(crate) const NEVER: [(&str, &str, &str); 6] = [
 ];
 
 /// What serves buyers; none of it may start servers.
-pub(crate) const SERVING: &str = "sale clock order ledger metrics keys journal script store broker lock gate deduct strategy config app flow http";
+pub(crate) const SERVING: &str = "sale clock order ledger metrics keys journal script store broker limit lock gate deduct strategy config app flow http";
 
 /// What `user` may use, or `None` when the table does not know it.
 pub(crate) fn may_use(user: &str) -> Option<Vec<&'static str>> {

@@ -2,13 +2,13 @@
 
 use std::str::FromStr;
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 use crate::clock;
 use crate::http::error::Problem;
 use crate::sale::{
-    Activity, ActivityId, ActivityState, Allocation, Booking, Bucket, GuardMode, InvalidId, Limits,
-    LockSettings, STOCK_MAX, Sku, Watchdog,
+    Activity, ActivityId, ActivityState, Allocation, Booking, Bucket, GuardMode, InvalidBucket,
+    InvalidId, Limits, LockSettings, STOCK_MAX, Sku, Watchdog,
 };
 use crate::strategy::{Kind, Strategy};
 
@@ -54,8 +54,10 @@ pub(in crate::http) struct CreateActivity {
     /// `sync` (the default) or `async`.
     booking: Option<String>,
     lock: Option<CreateLock>,
-    /// Token buckets; no limit if they are left out.
-    limits: Option<CreateLimits>,
+    /// Token buckets. Those that are left out have the sizes of the README; null is no limit.
+    #[serde(default)]
+    #[schema(value_type = Option<CreateLimits>)]
+    limits: Setting<CreateLimits>,
 }
 
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
@@ -80,17 +82,42 @@ pub(in crate::http) struct CreateLock {
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(in crate::http) struct CreateLimits {
-    per_user: Option<CreateBucket>,
-    activity: Option<CreateBucket>,
+    /// 10 at once and one a second if it is left out; null is no limit.
+    #[serde(default)]
+    #[schema(value_type = Option<CreateBucket>)]
+    per_user: Setting<CreateBucket>,
+    /// 2 x stock at once and 1.2 x stock over the sale if it is left out, but full again after 300
+    /// seconds and at least one a second; null is no limit.
+    #[serde(default)]
+    #[schema(value_type = Option<CreateBucket>)]
+    activity: Setting<CreateBucket>,
 }
 
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(in crate::http) struct CreateBucket {
-    /// Requests at once: 1 to 1,000,000.
+    /// Requests at once: 1 to 1,000,000,000.
     capacity: i64,
     /// Requests a second after that: above 0, at most 1,000,000.
     per_s: f64,
+}
+
+/// A field that says more by null than by its absence.
+#[derive(Debug, Default)]
+enum Setting<T> {
+    /// It is left out.
+    #[default]
+    Default,
+    /// It is null.
+    Off,
+    Given(T),
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Setting<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let given = Option::<T>::deserialize(deserializer)?;
+        Ok(given.map_or(Self::Off, Self::Given))
+    }
 }
 
 // === impl CreateActivity ===
@@ -121,6 +148,7 @@ impl CreateActivity {
                 "a sale is between the years 1970 and 9998; give other opens_at and closes_at",
             ));
         }
+        let skus = skus(self.skus)?;
         Ok(Activity {
             id: ActivityId::generate(),
             state: ActivityState::Draft,
@@ -129,7 +157,7 @@ impl CreateActivity {
             batch_max: batch_max(self.batch_max)?,
             booking,
             lock: lock_settings(self.lock)?,
-            limits: limits(self.limits)?,
+            limits: limits(self.limits, &skus, closes_at_ms - opens_at_ms)?,
             opens_at_ms,
             closes_at_ms,
             pay_window_s: within(
@@ -149,7 +177,7 @@ impl CreateActivity {
             fence_generation: 0,
             gate_epoch: 0,
             gate_run_id: String::new(),
-            skus: skus(self.skus)?,
+            skus,
         })
     }
 }
@@ -243,33 +271,45 @@ fn lock_settings(given: Option<CreateLock>) -> Result<LockSettings, Problem> {
     })
 }
 
-fn limits(given: Option<CreateLimits>) -> Result<Limits, Problem> {
-    let bucket = |name: &str, given: Option<CreateBucket>| -> Result<Option<Bucket>, Problem> {
-        let Some(CreateBucket { capacity, per_s }) = given else {
-            return Ok(None);
-        };
-        let capacity = within(
-            &format!("limits.{name}.capacity"),
-            Some(capacity),
-            1,
-            1,
-            1_000_000,
-        )?;
-        if !(per_s.is_finite() && per_s > 0.0 && per_s <= 1e6) {
-            return Err(Problem::invalid(format!(
-                "limits.{name}.per_s is {per_s}; it must be above 0 and at most 1000000"
-            )));
-        }
-        let capacity = u32::try_from(capacity).unwrap_or(u32::MAX);
-        Ok(Some(Bucket { capacity, per_s }))
+/// Where the sizes are left out, they follow from what is sold and for how long.
+fn limits(
+    given: Setting<CreateLimits>,
+    skus: &[Allocation],
+    sale_ms: i64,
+) -> Result<Limits, Problem> {
+    let given = match given {
+        Setting::Off => return Ok(Limits::default()),
+        Setting::Given(given) => given,
+        Setting::Default => CreateLimits {
+            per_user: Setting::Default,
+            activity: Setting::Default,
+        },
     };
-    let Some(given) = given else {
-        return Ok(Limits::default());
-    };
+    let for_activity = || Bucket::for_activity(skus, sale_ms);
     Ok(Limits {
-        per_user: bucket("per_user", given.per_user)?,
-        activity: bucket("activity", given.activity)?,
+        per_user: bucket("per_user", given.per_user, Bucket::per_user)?,
+        activity: bucket("activity", given.activity, for_activity)?,
     })
+}
+
+fn bucket(
+    name: &str,
+    given: Setting<CreateBucket>,
+    default: impl FnOnce() -> Bucket,
+) -> Result<Option<Bucket>, Problem> {
+    match given {
+        Setting::Default => Ok(Some(default())),
+        Setting::Off => Ok(None),
+        Setting::Given(CreateBucket { capacity, per_s }) => match Bucket::new(capacity, per_s) {
+            Ok(bucket) => Ok(Some(bucket)),
+            Err(why @ (InvalidBucket::Capacity(_) | InvalidBucket::PerS(_))) => {
+                Err(Problem::invalid(format!("limits.{name}.{why}")))
+            }
+            Err(why @ InvalidBucket::FillsTooSlowly { .. }) => {
+                Err(Problem::invalid(format!("limits.{name} {why}")))
+            }
+        },
+    }
 }
 
 fn named<T: FromStr<Err = InvalidId>>(name: &str, text: &str) -> Result<T, Problem> {

@@ -185,6 +185,18 @@ async fn a_setting_out_of_range_is_refused_with_its_range() {
             json!({"limits": {"activity": {"capacity": 1, "per_s": -1.5}}}),
             "above 0",
         ),
+        (
+            json!({"limits": {"activity": {"capacity": 1, "per_s": 1_000_001}}}),
+            "at most 1000000",
+        ),
+        (
+            json!({"limits": {"per_user": {"capacity": 9_007_199_254_740_991_i64, "per_s": 1}}}),
+            "limits.per_user.capacity is 9007199254740991; it must be 1 to 1000000000",
+        ),
+        (
+            json!({"limits": {"activity": {"capacity": 1_000_000, "per_s": 1e-9}}}),
+            "limits.activity takes more than a hundred years to fill",
+        ),
     ] {
         refused(change, says).await;
     }
@@ -210,6 +222,26 @@ async fn an_activity_with_an_unknown_missing_or_mistyped_field_is_refused() {
             "missing field `skus`",
         ),
         (r#"{"skus": []}"#, "missing field `strategy`"),
+        (
+            r#"{"strategy": "db-conditional-update", "skus": [{"sku": "a", "stock": 1}],
+                "limits": {"activity": {"capacity": 1, "per_s": NaN}}}"#,
+            "expected value",
+        ),
+        (
+            r#"{"strategy": "db-conditional-update", "skus": [{"sku": "a", "stock": 1}],
+                "limits": {"activity": {"capacity": 1, "per_s": 1e999}}}"#,
+            "number out of range",
+        ),
+        (
+            r#"{"strategy": "db-conditional-update", "skus": [{"sku": "a", "stock": 1}],
+                "limits": {"activity": {"capacity": 1.5, "per_s": 1}}}"#,
+            "invalid type: floating point",
+        ),
+        (
+            r#"{"strategy": "db-conditional-update", "skus": [{"sku": "a", "stock": 1}],
+                "limits": "none"}"#,
+            "expected struct CreateLimits",
+        ),
         ("[]", "the body is not what is expected"),
         ("null", "the body is not what is expected"),
         ("\"x\"", "the body is not what is expected"),

@@ -28,7 +28,7 @@ async fn a_user_above_the_limit_is_told_when_to_come_again() {
     let after = number(limited.headers["retry-after"].to_str().expect("text"));
     assert!((1..=10).contains(&after), "{limited:?}");
     // draft-ietf-httpapi-ratelimit-headers: the policy with its quota, and what remains of it.
-    assert_eq!(limited.headers["ratelimit-policy"], "\"user\";q=2");
+    assert_eq!(limited.headers["ratelimit-policy"], "\"user\";q=2;w=20");
     let fields = limited.headers["ratelimit"].to_str().expect("text");
     assert_eq!(fields, format!("\"user\";r=0;t={after}"));
     // Another user has a bucket of their own.
@@ -46,7 +46,10 @@ async fn an_activity_above_its_limit_is_limited_for_all() {
     assert_eq!(first.status, 201, "{first:?}");
     let limited = api.buy(&activity, "bob", "k-1", &[("phone", 1)]).await;
     limited.assert_problem(429, "limited", "the activity bucket is empty");
-    assert_eq!(limited.headers["ratelimit-policy"], "\"activity\";q=1");
+    assert_eq!(
+        limited.headers["ratelimit-policy"],
+        "\"activity\";q=1;w=100"
+    );
     assert_eq!(limited.body["bucket"], "activity");
 }
 

@@ -100,7 +100,10 @@ async fn health_readiness_and_metrics_answer() {
     let metrics = api.get("/metrics").await;
     assert_eq!(metrics.status, 200);
     let text = metrics.body.as_str().expect("text");
-    assert!(text.contains("flashlock_limited_total 1"), "{text}");
+    assert!(
+        text.contains("flashlock_limited_total{bucket=\"user\"} 1"),
+        "{text}"
+    );
     assert!(
         metrics.headers["content-type"]
             .to_str()
