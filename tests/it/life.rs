@@ -1,7 +1,10 @@
 //! The whole life of an activity: paused, sold in another way, warmed up again, and ended.
 
 mod pause;
+mod proxy;
 mod strategy;
+mod table;
+mod warm_up;
 
 use std::future::Future;
 use std::time::Duration;
@@ -22,6 +25,7 @@ const SOON: Duration = Duration::from_secs(60);
 struct Shop {
     services: Vec<Service>,
     store: Store,
+    database_url: String,
     redis_url: String,
 }
 
@@ -42,12 +46,13 @@ impl Shop {
         }
         let (one, two) = tokio::join!(Service::start(&env), Service::start(&env));
         let options = StoreOptions {
-            url,
+            url: url.clone(),
             connections_max: 4,
         };
         Self {
             services: vec![one, two],
             store: Store::open(&options).await.expect("the database answers"),
+            database_url: url,
             redis_url: world().lab.redis_url().expect("redis runs"),
         }
     }

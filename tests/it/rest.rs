@@ -1,5 +1,6 @@
 //! Does the service keep its contract: scopes, resources, payments, limits, and a clean end?
 
+mod idempotent;
 mod limits;
 mod payment;
 mod resources;

@@ -34,7 +34,7 @@ impl Shop {
             .await;
     }
 
-    async fn redis_keys(&self, sale: &str) -> Vec<String> {
+    pub(super) async fn redis_keys(&self, sale: &str) -> Vec<String> {
         let client = redis::Client::open(self.redis_url.as_str()).expect("a URL");
         let mut con = client
             .get_multiplexed_async_connection()
