@@ -7,6 +7,7 @@ mod connection;
 mod read;
 pub mod rebuild;
 pub mod reconcile;
+mod recount;
 pub mod recovery;
 pub mod sweep;
 mod truth;
@@ -126,6 +127,27 @@ impl fmt::Display for Mismatch {
                 write!(f, "its sequence number went back from {seen} to {now}")
             }
         }
+    }
+}
+
+// === impl Audit ===
+
+impl Audit {
+    /// A sentence on each SKU that breaks the law of stock: what can be sold, is held and is sold is
+    /// the total, and neither of the last two is below zero.
+    pub fn wrong_counters(&self) -> Vec<String> {
+        let wrong = self
+            .ledgers
+            .iter()
+            .filter(|l| l.available + l.held + l.sold != l.total || l.held < 0 || l.sold < 0);
+        wrong
+            .map(|l| {
+                format!(
+                    "of {}: {} to sell + {} held + {} sold is not the total of {}",
+                    l.sku, l.available, l.held, l.sold, l.total
+                )
+            })
+            .collect()
     }
 }
 
@@ -307,10 +329,21 @@ impl Gate {
             GateState::Closing,
             GateState::Paused,
         ];
+        self.shut_from(id, state, epoch, &FROM).await
+    }
+
+    /// The same from one of the states `from`.
+    async fn shut_from(
+        &self,
+        id: &ActivityId,
+        state: ShutState,
+        epoch: Option<i64>,
+        from: &[GateState],
+    ) -> Result<Step, GateError> {
         let keys = GateKeys::of(id);
         let answer = self
             .scripts
-            .gate(&mut self.con(), &keys, epoch, state, &FROM)
+            .gate(&mut self.con(), &keys, epoch, state, from)
             .await;
         match answer.map_err(GateError::from)? {
             Moved::Set { from } if from.as_str() == state.as_str() => Ok(Step::Already),

@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 use flashlock::app::App;
 use flashlock::bench::command::{CompareArgs, compare};
 use flashlock::config::{Config, LimiterPlace, Role};
-use flashlock::flow::Flow;
+use flashlock::flow::{Flow, FlowError};
 use flashlock::http;
 use flashlock::lab::{self, command::LabCommand};
 use flashlock::ledger::reconciled::Mode;
@@ -202,7 +202,17 @@ async fn reconcile(config: Config, options: &ReconcileOptions) -> Result<ExitCod
         true => Mode::DryRun,
         false => Mode::Repair,
     };
-    let reconciled = flow.reconcile(&options.activity, mode).await?;
+    let reconciled = match flow.reconcile(&options.activity, mode).await {
+        Ok(reconciled) => reconciled,
+        Err(FlowError::NoSuchActivity(id)) => {
+            eprintln!(
+                "flashlock: there is no activity {id} in this database; GET /v1/activities lists them"
+            );
+            flow.app.store.close().await;
+            return Ok(ExitCode::from(USAGE));
+        }
+        Err(other) => return Err(other.into()),
+    };
     let body = http::ReconciledBody::of(&options.activity, mode, &reconciled);
     println!("{}", serde_json::to_string_pretty(&body)?);
     flow.app.store.close().await;

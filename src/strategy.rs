@@ -12,7 +12,7 @@ use clap::ValueEnum;
 
 use crate::deduct::{Deduct, Locked};
 use crate::lock::Lock;
-use crate::sale::StrategyName;
+use crate::sale::{Activity, GuardMode, StrategyName};
 use crate::store::Store;
 
 /// How an activity's stock is protected.
@@ -113,6 +113,17 @@ impl Strategy {
     /// The strategy of this name; the error lists the names there are.
     pub fn parse(name: &str) -> Result<Self, UnknownStrategy> {
         Self::from_str(name, false).map_err(|_no| UnknownStrategy(name.to_string()))
+    }
+
+    /// Whether `activity` is there to be seen failing: nothing protects its stock, or a lock that is
+    /// trusted though it may have lapsed.
+    pub fn controls(activity: &Activity) -> bool {
+        let strategy = Self::parse(activity.strategy.as_str());
+        strategy.is_ok_and(|strategy| match strategy.entry().kind {
+            Kind::Control => true,
+            Kind::Lock => activity.guard == GuardMode::None,
+            Kind::Atomic | Kind::Gate => false,
+        })
     }
 
     /// It is there to be seen failing, and not for a sale.

@@ -27,6 +27,8 @@ const PASS_PAUSE: Duration = Duration::from_secs(1);
 const DRAIN_WAIT: Duration = Duration::from_secs(5);
 /// Between two looks of such a call.
 const DRAIN_POLL: Duration = Duration::from_millis(50);
+/// Until an activity is looked at again whose server is away.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// Until a sale whose stores did not agree is compared again, which reads every live order.
 const SEAL_AGAIN: Duration = Duration::from_secs(30);
 /// How long the keys of a sealed activity stay, for whoever looks after its end.
@@ -165,9 +167,9 @@ impl Flow {
 
     /// Moves activities on until `stop`. Two that do so at once do no harm.
     pub async fn keeper(self: Arc<Self>, stop: CancellationToken) {
-        let mut seal_at = HashMap::new();
+        let mut look_at = HashMap::new();
         while !stop.is_cancelled() {
-            if let Err(error) = self.move_all(&stop, &mut seal_at).await {
+            if let Err(error) = self.move_all(&stop, &mut look_at).await {
                 tracing::warn!(%error, "cannot move activities on; trying again");
             }
             tokio::select! {
@@ -180,9 +182,9 @@ impl Flow {
     async fn move_all(
         &self,
         stop: &CancellationToken,
-        seal_at: &mut HashMap<ActivityId, Instant>,
+        look_at: &mut HashMap<ActivityId, Instant>,
     ) -> Result<(), FlowError> {
-        seal_at.retain(|_, at| *at > clock::now());
+        look_at.retain(|_, at| *at > clock::now());
         let mut after = None;
         loop {
             let page = self.app.store.to_move_on(after.as_ref()).await?;
@@ -190,17 +192,22 @@ impl Flow {
                 if stop.is_cancelled() {
                     return Ok(());
                 }
-                if seal_at.contains_key(id) {
+                if look_at.contains_key(id) {
                     continue;
                 }
                 // One activity whose server is away must not keep the others waiting.
                 match self.move_on(id, *state).await {
                     Ok(Next::Look) => {}
                     Ok(Next::LookAfter(pause)) => {
-                        seal_at.insert(id.clone(), clock::now() + pause);
+                        look_at.insert(id.clone(), clock::now() + pause);
+                    }
+                    // Another process has its strategy.
+                    Err(FlowError::StrategyMissing { .. }) => {
+                        look_at.insert(id.clone(), clock::now() + LOOK_AGAIN);
                     }
                     Err(error) => {
                         tracing::warn!(activity = %id, %state, %error, "cannot move it on; trying again");
+                        look_at.insert(id.clone(), clock::now() + LOOK_AGAIN);
                     }
                 }
             }
@@ -244,9 +251,11 @@ impl Flow {
         if store.unsettled(id).await? != Unsettled::default() || self.drained(activity).await? > 0 {
             return Ok(Next::Look);
         }
-        let told = self.reconcile_and_tell(id).await?;
-        if told.verdict != Verdict::Ok || !told.findings.is_empty() {
-            return Ok(Next::LookAfter(SEAL_AGAIN));
+        if !Strategy::controls(activity) {
+            let told = self.reconcile_and_tell(id).await?;
+            if told.verdict != Verdict::Ok || !told.findings.is_empty() {
+                return Ok(Next::LookAfter(SEAL_AGAIN));
+            }
         }
         // Before the state says so: should this process end in between, the next pass does it again.
         self.retire(activity).await?;

@@ -9,6 +9,7 @@ use super::{Flow, FlowError};
 use crate::ledger::Imbalance;
 use crate::ledger::reconciled::{Difference, Finding, Mode, Reconciled, Verdict};
 use crate::sale::ActivityId;
+use crate::strategy::Strategy;
 
 /// Between two passes over everything that sells: a pass reads every live order.
 const PAUSE: Duration = Duration::from_secs(60);
@@ -31,9 +32,7 @@ impl Flow {
     }
 
     async fn compare(&self, id: &ActivityId, mode: Mode) -> Result<Reconciled, FlowError> {
-        let activity = self.app.store.activity(id).await?;
-        let activity = activity.ok_or_else(|| FlowError::NoSuchActivity(id.clone()))?;
-        let strategy = self.strategy(&activity)?;
+        let strategy = self.strategy(&self.read(id).await?)?;
         let books = self.books(id).await?;
         if books.verdict == Verdict::Corrupt && mode == Mode::Repair {
             strategy.fence(id).await?;
@@ -108,6 +107,10 @@ impl Flow {
         for (id, _strategy) in self.app.store.running().await? {
             if stop.is_cancelled() {
                 return Ok(());
+            }
+            // What is there to fail would be told of again and again.
+            if Strategy::controls(&self.read(&id).await?) {
+                continue;
             }
             if let Err(error) = self.reconcile_and_tell(&id).await {
                 tracing::warn!(activity = %id, %error, "cannot reconcile; trying again");

@@ -2,11 +2,12 @@
 //! flush, and as the first warm-up.
 //!
 //! elect → load the stamped scripts → fence → warm → rehold every live order → check again →
-//! seal → open through the stamped script. A Redis that restarts in the middle does not know the
+//! add up → seal → open through the stamped script. A Redis that restarts in the middle does not know the
 //! stamped script, so the last step fails and all of it starts over.
 
 use std::collections::HashSet;
 
+use super::recount::agree_and_add_up;
 use super::{Gate, GateError, Mismatch, Step, Truth};
 use crate::order::Order;
 use crate::sale::{Activity, ActivityId, ActivityState, Rid};
@@ -101,7 +102,7 @@ async fn rebuild_once(
         return Ok(Rebuilt::Shut(activity));
     }
 
-    agree(gate, truth, &activity).await?;
+    agree_and_add_up(gate, truth, &activity).await?;
     if let Step::Refused(_) = gate.seal(&activity).await? {
         return Ok(Rebuilt::Shut(activity));
     }
@@ -138,7 +139,11 @@ pub fn shut_state(state: ActivityState) -> Option<ShutState> {
 /// Reservation by reservation, never by setting a counter: what is live in the database is
 /// committed here; what is dead or unknown there gives back what it took. A hold without an order
 /// may be on its way and is left alone.
-async fn agree(gate: &Gate, truth: &dyn Truth, activity: &Activity) -> Result<(), GateError> {
+pub(super) async fn agree(
+    gate: &Gate,
+    truth: &dyn Truth,
+    activity: &Activity,
+) -> Result<(), GateError> {
     let id = &activity.id;
     let mut live = HashSet::new();
     let mut after = None;

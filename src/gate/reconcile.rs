@@ -4,6 +4,7 @@
 //! *Setting Redis = total - sold, with no fault at all, refused 117 to 169 accepted orders in twelve
 //! seconds.*
 
+mod again;
 mod tally;
 
 use std::collections::{HashMap, HashSet};
@@ -11,13 +12,13 @@ use std::time::Duration;
 
 use super::rebuild::rehold_checked;
 use super::sweep::{arbitrate, sweep};
-use super::{Audit, Gate, GateError, Step, Truth};
+use super::{Audit, Gate, GateError, Mismatch, Truth};
 use crate::ledger::reconciled::{Difference, Finding, Mode, Reconciled, Settled, Verdict};
 use crate::order::{Order, OrderState};
 use crate::sale::{ActivityId, Rid};
 use crate::script::gate::{GateState, ORDERS_PER_CALL_MAX, RecordState, ShutState};
 use crate::store::Tombstone;
-use tally::Tally;
+pub(super) use tally::Tally;
 
 /// How long a purchase or a close may stand between its two stores before its difference is told:
 /// some round trips, on a busy machine.
@@ -78,17 +79,13 @@ pub async fn reconcile(
 /// Lets nobody in until a rebuild finds the counters right, or an operator has looked.
 pub async fn fence(gate: &Gate, id: &ActivityId) -> Result<(), GateError> {
     // What does not sell needs no fence, and must not be opened again from one.
-    let sells = gate
-        .audit(id)
-        .await?
-        .is_some_and(|audit| audit.state == GateState::Open);
-    if !sells {
-        return Ok(());
+    match gate
+        .shut_from(id, ShutState::Fenced, None, &[GateState::Open])
+        .await
+    {
+        Ok(_) | Err(GateError::NotThisRedis(Mismatch::NotWarmed)) => Ok(()),
+        Err(error) => Err(error),
     }
-    if let Step::Refused(state) = gate.shut(id, ShutState::Fenced, None).await? {
-        tracing::warn!(activity = %id, %state, "the gate is not fenced");
-    }
-    Ok(())
 }
 
 // === impl Pass ===
@@ -96,10 +93,7 @@ pub async fn fence(gate: &Gate, id: &ActivityId) -> Result<(), GateError> {
 impl Pass<'_> {
     async fn run(&mut self, age: Duration) -> Result<Verdict, GateError> {
         let Some(audit) = self.gate.audit(self.id).await? else {
-            let reason =
-                "the activity is not in this redis: the next purchase, or a warm-up, rebuilds it";
-            self.find(None, Difference::GateLost, reason.to_string(), false);
-            return Ok(Verdict::Inconclusive);
+            return self.lost().await;
         };
         if self.counters_wrong(&audit) {
             // Nothing is moved between counters that are wrong already.
@@ -125,15 +119,8 @@ impl Pass<'_> {
     }
 
     fn counters_wrong(&mut self, audit: &Audit) -> bool {
-        for l in &audit.ledgers {
-            let counted = l.available + l.held + l.sold;
-            if counted != l.total || l.held < 0 || l.sold < 0 {
-                let reason = format!(
-                    "of {}: {} to sell + {} held + {} sold is not the total of {}",
-                    l.sku, l.available, l.held, l.sold, l.total
-                );
-                self.find(None, Difference::CountersWrong, reason, false);
-            }
+        for reason in audit.wrong_counters() {
+            self.find(None, Difference::CountersWrong, reason, false);
         }
         self.findings
             .iter()
@@ -235,6 +222,7 @@ impl Pass<'_> {
                 }
             }
         }
+        self.look_again(&mut differ).await?;
         if differ.is_empty() {
             return Ok(());
         }

@@ -177,7 +177,7 @@ impl Recovery {
 }
 
 /// Whether the database says that buyers may come in.
-fn is_selling(state: ActivityState) -> bool {
+pub(super) fn is_selling(state: ActivityState) -> bool {
     match state {
         ActivityState::Open | ActivityState::Fenced => true,
         ActivityState::Draft

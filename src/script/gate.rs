@@ -5,8 +5,8 @@ mod call;
 mod record;
 
 pub use answer::{
-    AuditAnswer, CommitAnswer, Done, ExpireAnswer, Moved, OpenAnswer, ReholdAnswer, ReleaseAnswer,
-    ReserveAnswer, SealAnswer, SkuCount, Unreadable, WarmAnswer,
+    AuditAnswer, CommitAnswer, Done, ExpireAnswer, Moved, OpenAnswer, RecountAnswer, ReholdAnswer,
+    ReleaseAnswer, ReserveAnswer, SealAnswer, SkuCount, Unreadable, WarmAnswer,
 };
 pub use call::{GateScripts, ScriptError, Stamped};
 pub use record::{Record, RecordState};

@@ -2,6 +2,7 @@
 
 mod pause;
 mod proxy;
+mod reconcile;
 mod strategy;
 mod table;
 mod warm_up;

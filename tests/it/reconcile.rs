@@ -359,7 +359,7 @@ async fn reconciling_while_it_sells_tells_no_difference_and_breaks_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gate_that_is_not_there_is_told_and_left_to_the_rebuild() {
+async fn a_gate_that_is_not_there_is_told_and_rebuilt() {
     let server = RedisServer::start(&[]).await;
     let sale = Sale::open_on("sqlite", server.url(), 1).await;
     redis::cmd("FLUSHALL")
@@ -372,6 +372,8 @@ async fn a_gate_that_is_not_there_is_told_and_left_to_the_rebuild() {
         .await
         .expect("told");
     assert_eq!(told.verdict, Verdict::Inconclusive, "{told:?}");
+    assert!(told.is_mended(), "{told:?}");
+    assert_eq!(sale.gate_counts().await, (1, 0, 0));
     let gone = sweep(&sale.gate, sale.store(), &sale.id, Duration::ZERO).await;
     assert!(
         matches!(gone, Ok(_) | Err(GateError::NotThisRedis(_))),

@@ -8,7 +8,7 @@ use crate::script::gate::{Record, RecordState};
 
 /// What all records of the gate add up to.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(in crate::gate) struct Tally {
     seen: HashSet<Rid>,
     held: HashMap<Sku, i64>,
     sold: HashMap<Sku, i64>,
@@ -18,7 +18,7 @@ pub(super) struct Tally {
 
 impl Tally {
     /// Counts a record once. `false`: it was counted before.
-    pub(super) fn add(&mut self, rid: Rid, record: &Record) -> bool {
+    pub(in crate::gate) fn add(&mut self, rid: Rid, record: &Record) -> bool {
         if !self.seen.insert(rid) {
             return false;
         }
@@ -34,7 +34,7 @@ impl Tally {
     }
 
     /// The counters against the records, which did not change while they were read.
-    pub(super) fn compare(&self, audit: &Audit) -> Result<(), GateError> {
+    pub(in crate::gate) fn compare(&self, audit: &Audit) -> Result<(), GateError> {
         for l in &audit.ledgers {
             let count = |of: &HashMap<Sku, i64>| of.get(&l.sku).copied().unwrap_or(0);
             let (held, sold) = (count(&self.held), count(&self.sold));

@@ -177,6 +177,23 @@ pub enum ExpireAnswer {
     },
 }
 
+/// What `recount.lua` says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RecountAnswer {
+    /// So many counters were wrong.
+    Counted {
+        changed: i64,
+    },
+    Gate(GateState),
+    StaleEpoch {
+        epoch: i64,
+    },
+    NotWarmed,
+    Corrupt {
+        what: String,
+    },
+}
+
 /// What `audit.lua` saw.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditAnswer {

@@ -8,8 +8,8 @@ use redis::{Cmd, ErrorKind, FromRedisValue, Script, ServerErrorKind, Value};
 use super::answer::{Unreadable, done};
 use super::{
     AuditAnswer, CommitAnswer, Done, ExpireAnswer, GateState, Moved, ORDERS_PER_CALL_MAX,
-    OpenAnswer, ReholdAnswer, ReleaseAnswer, ReserveAnswer, SealAnswer, ShutState, Stamp, Terms,
-    WarmAnswer,
+    OpenAnswer, RecountAnswer, ReholdAnswer, ReleaseAnswer, ReserveAnswer, SealAnswer, ShutState,
+    Stamp, Terms, WarmAnswer,
 };
 use crate::keys::GateKeys;
 use crate::order::{Fingerprint, NewOrder, Order};
@@ -28,6 +28,7 @@ pub struct GateScripts {
     audit: Script,
     overdue: Script,
     expire: Script,
+    recount: Script,
 }
 
 /// The two scripts that carry a stamp: called by EVALSHA only, never loaded by a caller.
@@ -187,6 +188,7 @@ impl Default for GateScripts {
             audit: Script::new(include_str!("../../../lua/audit.lua")),
             overdue: Script::new(include_str!("../../../lua/overdue.lua")),
             expire: Script::new(include_str!("../../../lua/expire.lua")),
+            recount: Script::new(include_str!("../../../lua/recount.lua")),
         }
     }
 }
@@ -306,6 +308,25 @@ impl GateScripts {
         args.extend(from.iter().map(GateState::to_string));
         let reply = run(con, &self.gate, &[&k.meta], &args).await?;
         Ok(Moved::read(reply)?)
+    }
+
+    /// Sets the counters of a gate that does not sell to what its reservations add up to.
+    pub async fn recount<C: ConnectionLike>(
+        &self,
+        con: &mut C,
+        k: &GateKeys,
+        epoch: i64,
+    ) -> Result<RecountAnswer, ScriptError> {
+        let keys = [
+            &k.meta,
+            &k.total,
+            &k.stock,
+            &k.pending,
+            &k.committed,
+            &k.rsv,
+        ];
+        let reply = run(con, &self.recount, &keys, &[epoch.to_string()]).await?;
+        Ok(RecountAnswer::read(reply)?)
     }
 
     /// Lets all keys of the activity go once `grace` is over; at once when it is zero.

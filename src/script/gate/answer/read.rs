@@ -5,8 +5,8 @@ use std::str::FromStr;
 use redis::{FromRedisValue, Value};
 
 use super::{
-    AuditAnswer, CommitAnswer, Done, ExpireAnswer, Moved, OpenAnswer, ReholdAnswer, ReleaseAnswer,
-    ReserveAnswer, SealAnswer, SkuCount, Unreadable, WarmAnswer,
+    AuditAnswer, CommitAnswer, Done, ExpireAnswer, Moved, OpenAnswer, RecountAnswer, ReholdAnswer,
+    ReleaseAnswer, ReserveAnswer, SealAnswer, SkuCount, Unreadable, WarmAnswer,
 };
 
 /// One answer: its code and what follows it, all as text.
@@ -250,6 +250,24 @@ impl ExpireAnswer {
             "EXPIRES" => Self::Expires,
             "GONE" => Self::Gone,
             "BAD_ARG" => Self::BadArg { what: f.what() },
+            _ => return Err(f.unreadable()),
+        })
+    }
+}
+
+// === impl RecountAnswer ===
+
+impl RecountAnswer {
+    pub(in crate::script::gate) fn read(value: Value) -> Result<Self, Unreadable> {
+        let f = Fields::of("recount.lua", value)?;
+        Ok(match f.code() {
+            "COUNTED" => Self::Counted {
+                changed: f.read(1)?,
+            },
+            "GATE" => Self::Gate(f.read(1)?),
+            "STALE_EPOCH" => Self::StaleEpoch { epoch: f.read(1)? },
+            "NOT_WARMED" => Self::NotWarmed,
+            "CORRUPT" => Self::Corrupt { what: f.what() },
             _ => return Err(f.unreadable()),
         })
     }
