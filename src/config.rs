@@ -73,6 +73,8 @@ pub struct Config {
     pub body_bytes_max: usize,
     /// Longest wait for requests in flight when the service stops, in seconds.
     pub shutdown_s: u64,
+    /// An activity that is not warmed up this long before it opens raises an alarm, in seconds.
+    pub alarm_before_open_s: u64,
 }
 
 /// Why these options are not used. The message says what to change.
@@ -134,6 +136,7 @@ impl Default for Config {
             roles: Role::value_variants().to_vec(),
             body_bytes_max: 16 * 1024,
             shutdown_s: 20,
+            alarm_before_open_s: 60,
         }
     }
 }
@@ -216,7 +219,14 @@ impl Config {
             1 << 20,
             "1024 to 1048576 bytes",
         )?;
-        self.range("shutdown_s", self.shutdown_s, 1, 300, "1 to 300 seconds")
+        self.range("shutdown_s", self.shutdown_s, 1, 300, "1 to 300 seconds")?;
+        self.range(
+            "alarm_before_open_s",
+            self.alarm_before_open_s,
+            1,
+            86_400,
+            "1 to 86400 seconds",
+        )
     }
 
     /// Where the rate limits are kept. Shared where they can be: several processes behind a

@@ -1,6 +1,7 @@
 //! The way of a purchase: look up, admit, limit, deduct, answer.
 
 pub mod activity;
+mod alarm;
 pub mod close;
 mod combine;
 mod dedupe;

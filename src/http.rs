@@ -29,6 +29,7 @@ use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::clock;
 use crate::config::Role;
 use crate::flow::Flow;
 use body::{Name, short};
@@ -189,19 +190,26 @@ async fn documented(
     Json(document)
 }
 
-/// Ready to sell: the database answers.
+/// Ready to sell: the database answers. `alarms` lists activities that are about to open and are not
+/// warmed up, at most 100; they do not make the process unready.
 #[utoipa::path(get, path = "/readyz", tag = "service",
     responses((status = 200), (status = 503, body = ProblemDetails)))]
 async fn ready(State(flow): Shared) -> Result<Response, Problem> {
-    flow.app
-        .store
-        .now_ms()
-        .await
-        .map_err(crate::flow::FlowError::from)?;
-    Ok(
-        Json(json!({"status": "ready", "database": flow.app.store.dialect().as_str()}))
-            .into_response(),
-    )
+    let alarms: Vec<serde_json::Value> = flow
+        .late()
+        .await?
+        .into_iter()
+        .map(|late| {
+            json!({
+                "activity_id": late.id.to_string(),
+                "state": late.state.as_str(),
+                "opens_at": clock::rfc3339(late.opens_at_ms),
+                "detail": "it is about to open and is not warmed up",
+            })
+        })
+        .collect();
+    let database = flow.app.store.dialect().as_str();
+    Ok(Json(json!({"status": "ready", "database": database, "alarms": alarms})).into_response())
 }
 
 /// Explains a problem type: what a `type` member refers to.

@@ -59,6 +59,17 @@ pub trait Lock: Send + Sync + std::fmt::Debug + 'static {
         let _ = (key, floor);
         async { Ok(()) }
     }
+
+    /// Lets go of what its server keeps of `key` beside the lease, once `grace` is over. For most
+    /// there is nothing.
+    fn retire(
+        &self,
+        key: &LockKey,
+        grace: Duration,
+    ) -> impl Future<Output = Result<(), AcquireError>> + Send {
+        let _ = (key, grace);
+        async { Ok(()) }
+    }
 }
 
 /// A lease that was granted.

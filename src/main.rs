@@ -119,6 +119,10 @@ struct ServiceOptions {
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     shutdown_s: Option<u64>,
+    /// An activity that is not warmed up this long before it opens raises an alarm, in seconds [default: 60]
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    alarm_before_open_s: Option<u64>,
 }
 
 #[tokio::main]

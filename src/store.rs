@@ -28,7 +28,7 @@ pub use compensation::{Compensation, CompensationState};
 pub use dialect::{Dialect, UnknownDatabase, without_password};
 pub use error::{Contended, StoreError};
 pub use final_state::{FinalOrder, FinalSku, FinalState, LedgerRow, OutboxRow};
-pub use life::{Unpaid, Unsettled};
+pub use life::{Late, Unpaid, Unsettled};
 pub use lock_row::{LockRows, RowGrant};
 use migrate::migrate;
 pub use order::{Found, Lookup};

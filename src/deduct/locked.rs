@@ -2,6 +2,7 @@
 //! row last, commit, release. The only place that knows this order.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use async_trait::async_trait;
 
@@ -11,7 +12,7 @@ use super::{Closed, Contention, Deduct, DeductError, Ending};
 use crate::keys::LockKey;
 use crate::lock::{AcquireError, Guarantees, Guard, Lock, Released, Terms};
 use crate::order::{CloseReason, NewOrder, Order};
-use crate::sale::{Activity, GuardMode, OrderId, Sku};
+use crate::sale::{Activity, ActivityId, GuardMode, OrderId, Sku};
 use crate::store::{Claim, Claimed, Contended, Store, StoreError};
 
 /// Sells under a lock. The stock is read before the writing transaction and written absolutely, so
@@ -293,17 +294,12 @@ impl<L: Lock> Deduct for Locked<L> {
     }
 
     async fn ready(&self) -> Result<(), DeductError> {
-        self.lock.ready().await.map_err(|error| match error {
-            AcquireError::Unavailable { server, source }
-            | AcquireError::Unknown { server, source } => DeductError::Unavailable {
-                server,
-                reason: source.to_string(),
-            },
-            AcquireError::Busy => DeductError::Unavailable {
-                server: "lock",
-                reason: error.to_string(),
-            },
-        })
+        self.lock.ready().await.map_err(away)
+    }
+
+    async fn retire(&self, id: &ActivityId, grace: Duration) -> Result<(), DeductError> {
+        let retired = self.lock.retire(&LockKey::of(id), grace).await;
+        retired.map_err(away)
     }
 
     async fn deduct(
@@ -381,6 +377,16 @@ impl<L: Lock> Deduct for Locked<L> {
         self.leave(activity, guard).await;
         closed
     }
+}
+
+fn away(error: AcquireError) -> DeductError {
+    let (server, reason) = match error {
+        AcquireError::Unavailable { server, source } | AcquireError::Unknown { server, source } => {
+            (server, source.to_string())
+        }
+        AcquireError::Busy => ("lock", error.to_string()),
+    };
+    DeductError::Unavailable { server, reason }
 }
 
 /// Ascending, each once: the order in which every process touches the rows.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::activity::{ActivityView, Moved};
+use super::alarm::Told;
 use super::{Flow, FlowError};
 use crate::app::Opened;
 use crate::clock::{self, Instant};
@@ -167,8 +168,11 @@ impl Flow {
 
     /// Moves activities on until `stop`. Two that do so at once do no harm.
     pub async fn keeper(self: Arc<Self>, stop: CancellationToken) {
-        let mut look_at = HashMap::new();
+        let (mut look_at, mut told) = (HashMap::new(), Told::default());
         while !stop.is_cancelled() {
+            if let Err(error) = self.tell_late(&mut told).await {
+                tracing::warn!(%error, "cannot see which sales are late; trying again");
+            }
             if let Err(error) = self.move_all(&stop, &mut look_at).await {
                 tracing::warn!(%error, "cannot move activities on; trying again");
             }

@@ -27,6 +27,17 @@ pub struct Unsettled {
     pub unresolved_reservations: i64,
 }
 
+/// An activity that should be warmed up and is not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Late {
+    pub id: ActivityId,
+    pub state: ActivityState,
+    /// Unix milliseconds.
+    pub opens_at_ms: i64,
+}
+
+/// Most late activities that are told of.
+const LATE_MAX: i64 = 100;
 /// Activities moved on in one page.
 const PAGE: i64 = 200;
 
@@ -110,6 +121,25 @@ impl Store {
         let rows = self.rows(query(&sql).bind(after)).await?;
         rows.iter()
             .map(|row| Ok((text(row, "id")?, text(row, "state")?)))
+            .collect()
+    }
+
+    /// Activities that open within `ahead_ms`, or should have, and are not warmed up; the first to
+    /// open come first, at most 100.
+    pub async fn late_activities(&self, ahead_ms: i64) -> Result<Vec<Late>, StoreError> {
+        let sql = self.dialect.sql(&format!(
+            "SELECT id, state, opens_at FROM activity WHERE state IN ('DRAFT', 'WARMING') \
+               AND opens_at <= {{now}} + ? AND closes_at > {{now}} ORDER BY opens_at, id LIMIT {LATE_MAX}"
+        ));
+        let rows = self.rows(query(&sql).bind(ahead_ms)).await?;
+        rows.iter()
+            .map(|row| {
+                Ok(Late {
+                    id: text(row, "id")?,
+                    state: text(row, "state")?,
+                    opens_at_ms: row.try_get("opens_at")?,
+                })
+            })
             .collect()
     }
 

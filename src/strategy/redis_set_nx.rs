@@ -82,6 +82,15 @@ impl Lock for RedisSetNxLock {
         let counter = script::reseed(self.node(), key, floor).await;
         counter.map(|_counter| ()).map_err(unavailable)
     }
+
+    /// The fencing counter, which outlives every lease.
+    async fn retire(&self, key: &LockKey, grace: Duration) -> Result<(), AcquireError> {
+        let mut expire = redis::cmd("PEXPIRE");
+        let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+        expire.arg(key.redis_fence()).arg(grace_ms);
+        let was_there: Result<i64, CallError> = self.node().query(&expire).await;
+        was_there.map(|_was_there| ()).map_err(unavailable)
+    }
 }
 
 // === impl OneRedis ===

@@ -1,5 +1,6 @@
 //! The whole life of an activity: paused, sold in another way, warmed up again, and ended.
 
+mod end;
 mod pause;
 mod proxy;
 mod reconcile;

@@ -90,7 +90,7 @@ async fn health_readiness_and_metrics_answer() {
     let service = service(&[]).await;
     let api = &service.api;
     assert_eq!(api.get("/healthz").await.body, json!({"status": "ok"}));
-    let ready = json!({"status": "ready", "database": "sqlite"});
+    let ready = json!({"status": "ready", "database": "sqlite", "alarms": []});
     assert_eq!(api.get("/readyz").await.body, ready);
     let bucket = json!({"limits": {"per_user": {"capacity": 1, "per_s": 0.001}}});
     let activity = api.open(phones(1, bucket)).await;
