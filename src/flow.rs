@@ -20,15 +20,24 @@ use std::time::Duration;
 use tokio_util::task::TaskTracker;
 
 use crate::app::{App, Opened};
-use crate::clock;
+use crate::clock::{self, Instant};
 use crate::deduct::{Deduct, DeductError, Ending};
 use crate::limit::Refusal;
+use crate::lock::Terms;
+use crate::order::NewOrder;
 use crate::sale::{Activity, ActivityId, Purchase, Sku, StrategyName};
 use crate::store::{Contended, StoreError};
 
 use combine::Combiner;
 use limit::Told;
 use sold_out::SoldOutMemory;
+
+/// Longest look-up of a purchase before anything is done for it: the pool and every statement have
+/// shorter bounds of their own, so this is for a database that hangs half way.
+pub const LOOK_UP_MAX: Duration = Duration::from_secs(10);
+/// Longest sale of a purchase, beyond its wait for the lock: every call has a shorter bound of its
+/// own, and a handful of them follow each other. A buyer's client waits some 30 s.
+pub const DEDUCT_MAX: Duration = Duration::from_secs(10);
 
 /// The flow of one process: the opened servers, and what it remembers between requests.
 #[derive(Debug)]
@@ -89,6 +98,10 @@ impl From<StoreError> for FlowError {
 impl Flow {
     pub fn new(app: App) -> Arc<Self> {
         limit::describe();
+        metrics::describe_counter!(
+            "flashlock_purchase_overtime_total",
+            "Purchases that took so long that their buyer was told that the outcome is unknown."
+        );
         Arc::new(Self {
             app,
             activities: activity::Cache::default(),
@@ -100,18 +113,49 @@ impl Flow {
     }
 
     /// Buys, or says why not. The same purchase may be asked for again at any time, and is sold
-    /// once.
+    /// once. Answers within [`LOOK_UP_MAX`], the activity's `lock.wait_ms` and [`DEDUCT_MAX`].
+    ///
+    /// # Errors
+    /// `Deduct(Unknown)` when the time is over: it goes on to its end, and the same key finds out.
     ///
     /// # Cancel safety
     /// Dropped, the purchase goes on to its end: the deduction runs in a task of its own, since a
     /// drop during COMMIT would let go of the lock while the commit is on its way.
     pub async fn purchase(self: &Arc<Self>, purchase: Purchase) -> Result<Answer, FlowError> {
         let begun = clock::now();
-        let (activity, known) = self.dedupe(&purchase).await?;
+        let looked_up = tokio::time::timeout(LOOK_UP_MAX, self.dedupe(&purchase)).await;
+        let (activity, known) = looked_up.map_err(|_elapsed| {
+            FlowError::Deduct(DeductError::Unavailable {
+                server: "database",
+                reason: format!("no answer within {} s", LOOK_UP_MAX.as_secs()),
+            })
+        })??;
         let order = match known {
             dedupe::Known::New(order) => order,
             dedupe::Known::Ended(ending) => return Ok(Answer::Ended(ending)),
         };
+        let overtime = Terms::of(&activity).wait + DEDUCT_MAX;
+        let answered = self.sell(&purchase, begun, activity, order);
+        match tokio::time::timeout(overtime, answered).await {
+            Ok(answer) => answer,
+            Err(_elapsed) => {
+                metrics::counter!("flashlock_purchase_overtime_total").increment(1);
+                Err(FlowError::Deduct(DeductError::Unknown {
+                    server: "service",
+                    reason: format!("it takes longer than {} s", overtime.as_secs()),
+                }))
+            }
+        }
+    }
+
+    /// Sells what dedupe found to be new.
+    async fn sell(
+        self: &Arc<Self>,
+        purchase: &Purchase,
+        begun: Instant,
+        activity: Arc<Activity>,
+        order: NewOrder,
+    ) -> Result<Answer, FlowError> {
         if let Err(refusal) = self.limit(&activity, &order).await {
             return Ok(Answer::Limited(refusal));
         }
@@ -125,40 +169,20 @@ impl Flow {
         }
         let flow = Arc::clone(self);
         let task = self.tasks.spawn(async move {
-            let restocks = flow.sold_out.restocks();
             let lines = order.lines.clone();
+            let asked = flow.sold_out.restocks();
             let ending = flow
                 .combiner
                 .deduct(&flow.tasks, strategy, &activity, order)
                 .await;
-            match &ending {
-                Ok(Ending::SoldOut { sku, left }) => {
-                    flow.sold_out.remember(&activity.id, sku, *left, restocks);
-                }
-                Ok(Ending::Booked { .. } | Ending::Accepted(_)) => {
-                    flow.sold_out.sold(&activity.id, &lines);
-                }
-                // What was held for it may have been given back.
-                Ok(Ending::AlreadyPurchased(_) | Ending::Abandoned) => {
-                    flow.sold_out.forget(&activity.id);
-                }
-                Ok(
-                    Ending::Replayed(_)
-                    | Ending::KeyReused
-                    | Ending::NotOpen { .. }
-                    | Ending::Paused
-                    | Ending::Ended { .. }
-                    | Ending::UnknownSku(_)
-                    | Ending::Busy(_)
-                    | Ending::Recovering,
-                )
-                | Err(_) => {}
+            if let Ok(ending) = &ending {
+                flow.sold_out.hear(&activity.id, &lines, ending, asked);
             }
             ending
         });
         match task.await {
             Ok(Ok(sold_out @ Ending::SoldOut { .. })) => {
-                let known = self.known_by_now(&purchase).await?;
+                let known = self.known_by_now(purchase).await?;
                 Ok(Answer::Ended(known.unwrap_or(sold_out)))
             }
             Ok(ending) => Ok(Answer::Ended(ending?)),

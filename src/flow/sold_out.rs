@@ -64,11 +64,34 @@ impl SoldOutMemory {
         self.lock().restocks
     }
 
-    /// The store has told this. `since` is from before it was asked: what was told before units
-    /// came back is not true any more.
-    pub(super) fn remember(&self, activity: &ActivityId, sku: &Sku, left: i64, since: Restocks) {
+    /// What a purchase of these lines came to; `asked` is from before the store was asked.
+    pub(super) fn hear(
+        &self,
+        activity: &ActivityId,
+        lines: &[Line],
+        ending: &Ending,
+        asked: Restocks,
+    ) {
+        match ending {
+            Ending::SoldOut { sku, left } => self.remember(activity, sku, *left, asked),
+            Ending::Booked { .. } | Ending::Accepted(_) => self.sold(activity, lines),
+            // What was held for it may have been given back.
+            Ending::AlreadyPurchased(_) | Ending::Abandoned => self.forget(activity),
+            Ending::Replayed(_)
+            | Ending::KeyReused
+            | Ending::NotOpen { .. }
+            | Ending::Ended { .. }
+            | Ending::UnknownSku(_)
+            | Ending::Busy(_)
+            | Ending::Paused
+            | Ending::Recovering => {}
+        }
+    }
+
+    /// The store has told this. What was told before units came back is not true any more.
+    fn remember(&self, activity: &ActivityId, sku: &Sku, left: i64, asked: Restocks) {
         let mut told = self.lock();
-        if told.restocks != since {
+        if told.restocks != asked {
             return;
         }
         let at = clock::now();
@@ -80,7 +103,7 @@ impl SoldOutMemory {
     }
 
     /// These lines were sold, so there was enough of each.
-    pub(super) fn sold(&self, activity: &ActivityId, lines: &[Line]) {
+    fn sold(&self, activity: &ActivityId, lines: &[Line]) {
         let mut told = self.lock();
         for line in lines {
             told.left.remove(&(activity.clone(), line.sku.clone()));

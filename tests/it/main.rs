@@ -16,6 +16,7 @@ mod limits;
 mod locks;
 mod outage;
 mod outbox;
+mod overtime;
 mod purchase;
 mod readme;
 mod reconcile;
