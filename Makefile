@@ -5,12 +5,14 @@ CARGO ?= cargo
 ARGS ?=
 OUT ?= target/compare
 
-.PHONY: help compare test lab deps check
+.PHONY: help compare test soak lab deps check
 
 help:
 	@echo 'make compare   install what is missing, build, compare the strategies on real servers'
 	@echo '               (ARGS="--profile standard --database postgres --seed 7", OUT=DIR)'
 	@echo 'make test      install what is missing, check format and lints and docs, run all tests'
+	@echo 'make soak      sell for two minutes while servers and services are killed, then check every law'
+	@echo '               (SOAK_S=600 is longer, SOAK_SEED=7 repeats what was injected)'
 	@echo 'make lab       start real servers on free ports and print their environment; Ctrl-C ends them'
 	@echo 'make deps      install redis-server, ZooKeeper, Java, PostgreSQL and MariaDB where missing'
 
@@ -32,3 +34,7 @@ check:
 
 test: deps check
 	$(CARGO) test --locked $(ARGS)
+
+soak: deps
+	SOAK_S=$${SOAK_S:-120} $(CARGO) test --locked --test it -- --nocapture --exact \
+		soak::every_law_holds_through_kills_cuts_and_pauses

@@ -48,6 +48,9 @@ const ACQUIRE_WAIT: Duration = Duration::from_secs(3);
 const ROW_WAIT_S: u64 = 3;
 /// Longest run of one statement.
 const STATEMENT_S: u64 = 10;
+/// Longest wait for the answer to one statement. A server that works says no before; this is one
+/// that hangs, or a network that swallows what is sent.
+const ANSWER_WAIT: Duration = Duration::from_secs(STATEMENT_S + 2);
 /// A transaction that stands still longer than this was left by a process that hangs.
 const IDLE_TRANSACTION_S: u64 = 15;
 
@@ -154,7 +157,7 @@ impl Store {
             Dialect::Sqlite => Some(self.permit(&self.writer).await?),
             Dialect::Postgres | Dialect::Mysql => None,
         };
-        let inner = self.pool.begin_with(self.dialect.begin()).await?;
+        let inner = answered(self.pool.begin_with(self.dialect.begin())).await?;
         Ok(Tx {
             dialect: self.dialect,
             inner,
@@ -181,7 +184,7 @@ impl Store {
     /// Runs one statement on its own, outside any transaction.
     async fn rows(&self, sql: Query<'_, Any, AnyArguments>) -> Result<Vec<AnyRow>, StoreError> {
         let _permit = self.permit(&self.permits).await?;
-        Ok(sql.fetch_all(&self.pool).await?)
+        Ok(answered(sql.fetch_all(&self.pool)).await?)
     }
 }
 
@@ -191,18 +194,35 @@ impl Tx {
     /// # Errors
     /// `Unknown` when the answer did not come: it may have been written.
     pub async fn commit(self) -> Result<(), StoreError> {
-        self.inner.commit().await.map_err(StoreError::of_commit)
+        let committed = answered(self.inner.commit()).await;
+        committed.map_err(StoreError::of_commit)
     }
 
     /// What cannot be rolled back with a lost connection is rolled back by the server.
     pub async fn rollback(self) {
-        if let Err(error) = self.inner.rollback().await {
+        if let Err(error) = answered(self.inner.rollback()).await {
             tracing::debug!(%error, "rollback on a lost connection");
         }
     }
 
     async fn execute(&mut self, sql: Query<'_, Any, AnyArguments>) -> Result<u64, StoreError> {
-        Ok(sql.execute(&mut *self.inner).await?.rows_affected())
+        Ok(answered(sql.execute(&mut *self.inner))
+            .await?
+            .rows_affected())
+    }
+}
+
+/// What the database answers within `ANSWER_WAIT`. A connection that was given up is tried before
+/// it is used again, and closed when it still says nothing.
+async fn answered<T>(
+    answer: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, sqlx::Error> {
+    match tokio::time::timeout(ANSWER_WAIT, answer).await {
+        Ok(answer) => answer,
+        Err(_elapsed) => Err(sqlx::Error::Io(std::io::Error::new(
+            std::io::ErrorKind::TimedOut,
+            format!("no answer in {} s", ANSWER_WAIT.as_secs()),
+        ))),
     }
 }
 

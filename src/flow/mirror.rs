@@ -62,6 +62,8 @@ impl GateMirror {
             .copied()
             .filter(|event| !known.contains(&event.id))
             .collect();
+        metrics::counter!("flashlock_inbox_duplicates_total")
+            .increment((events.len() - new.len()) as u64);
         let mut rids: Vec<Rid> = new.iter().map(|event| event.order.rid).collect();
         rids.sort();
         rids.dedup();

@@ -235,6 +235,7 @@ impl Relayed {
         metrics::counter!("flashlock_outbox_retried_total").increment(self.retried);
         metrics::counter!("flashlock_outbox_waiting_total").increment(self.waiting);
         metrics::counter!("flashlock_outbox_dead_total").increment(self.dead);
+        metrics::counter!("flashlock_outbox_lease_lost_total").increment(self.lost);
         if self.lost > 0 {
             tracing::warn!(
                 rows = self.lost,

@@ -61,7 +61,9 @@ impl Flow {
             self.sold_out.forget(id);
         }
         if committed + released > 0 {
-            metrics::counter!("flashlock_swept_total").increment((committed + released) as u64);
+            let swept = |outcome| metrics::counter!("flashlock_swept_total", "outcome" => outcome);
+            swept("committed").increment(committed as u64);
+            swept("released").increment(released as u64);
             tracing::info!(activity = %id, committed, released, "old holds have ended");
         }
     }
@@ -104,7 +106,9 @@ impl Flow {
     async fn resolved(&self, one: &Compensation, done: bool, why: &str) -> Result<(), StoreError> {
         let rid = one.reservation.rid;
         if done {
-            return self.app.store.compensated(rid).await;
+            self.app.store.compensated(rid).await?;
+            metrics::counter!("flashlock_compensated_total").increment(1);
+            return Ok(());
         }
         let wait = backoff(one.attempts);
         if wait.is_none() {

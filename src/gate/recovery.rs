@@ -142,6 +142,7 @@ impl Recovery {
             known.rebuilding = false;
             match ended {
                 Ok(Ok(Rebuilt::Open(activity))) => {
+                    metrics::counter!("flashlock_gate_rebuilt_total").increment(1);
                     tracing::info!(activity = %id, epoch = activity.gate_epoch, "the gate is rebuilt and open");
                     known.learn(activity);
                 }

@@ -9,7 +9,7 @@ use sqlx::any::AnyRow;
 use uuid::Uuid;
 
 use super::activity::text;
-use super::{Dialect, Store, StoreError, query};
+use super::{Dialect, Store, StoreError, answered, query};
 use crate::sale::{ActivityId, InvalidId, OrderId, Rid, named};
 
 /// Longest error text that a row keeps, in characters: enough to know the cause.
@@ -149,7 +149,7 @@ impl Store {
              FROM outbox WHERE {DUE} ORDER BY next_at, id LIMIT ? {skip}"
         ));
         let select = query(&sql).bind(limit);
-        let found = select.fetch_all(&mut *tx.inner).await?;
+        let found = answered(select.fetch_all(&mut *tx.inner)).await?;
         if found.is_empty() {
             tx.rollback().await;
             return Ok(none);

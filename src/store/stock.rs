@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use sqlx::Row;
 
 use super::activity::text;
-use super::{Contended, Dialect, Store, StoreError, Tx, query};
+use super::{Contended, Dialect, Store, StoreError, Tx, answered, query};
 use crate::sale::{ActivityId, Sku};
 
 /// Where the fencing token of a grant comes from.
@@ -107,7 +107,7 @@ impl Store {
             Dialect::Sqlite => Some(self.permit(&self.writer).await?),
             Dialect::Postgres | Dialect::Mysql => None,
         };
-        let row = update.fetch_optional(&self.claims).await?;
+        let row = answered(update.fetch_optional(&self.claims)).await?;
         row.map(|row| claimed_sku(&row)).transpose()
     }
 
@@ -132,11 +132,15 @@ impl Store {
         match fence {
             Fence::Token(token) => {
                 let _permit = self.permit(&self.permits).await?;
-                let mut connection = self.claims.acquire().await?;
-                if update.execute(&mut *connection).await?.rows_affected() == 0 {
+                let mut connection = answered(self.claims.acquire()).await?;
+                if answered(update.execute(&mut *connection))
+                    .await?
+                    .rows_affected()
+                    == 0
+                {
                     return Ok(None);
                 }
-                let row = read.fetch_one(&mut *connection).await?;
+                let row = answered(read.fetch_one(&mut *connection)).await?;
                 let found = claimed_sku(&row)?;
                 let mine = Claim {
                     generation,
@@ -150,7 +154,7 @@ impl Store {
                     tx.rollback().await;
                     return Ok(None);
                 }
-                let row = read.fetch_one(&mut *tx.inner).await?;
+                let row = answered(read.fetch_one(&mut *tx.inner)).await?;
                 let found = claimed_sku(&row)?;
                 tx.commit().await?;
                 Ok(Some(found))
@@ -251,7 +255,7 @@ impl Tx {
             .bind(self.generation_max());
         let left = match self.dialect {
             Dialect::Sqlite | Dialect::Postgres => {
-                let row = update.fetch_optional(&mut *self.inner).await?;
+                let row = answered(update.fetch_optional(&mut *self.inner)).await?;
                 row.map(|row| row.try_get("available")).transpose()?
             }
             Dialect::Mysql => match self.execute(update).await? {
@@ -306,7 +310,7 @@ impl Tx {
             .dialect
             .sql("SELECT fence_generation FROM activity_sku WHERE activity_id = ? AND sku = ?");
         let select = query(&sql).bind(activity.to_string()).bind(sku.to_string());
-        let row = select.fetch_optional(&mut *self.inner).await?;
+        let row = answered(select.fetch_optional(&mut *self.inner)).await?;
         let there: Option<i64> = row.map(|row| row.try_get(0)).transpose()?;
         match there {
             Some(there) if there > under => Err(StoreError::Retry(Contended::Superseded)),
@@ -324,7 +328,7 @@ impl Tx {
             .dialect
             .sql("SELECT available FROM activity_sku WHERE activity_id = ? AND sku = ?");
         let select = query(&sql).bind(activity.to_string()).bind(sku.to_string());
-        let row = select.fetch_optional(&mut *self.inner).await?;
+        let row = answered(select.fetch_optional(&mut *self.inner)).await?;
         Ok(row.map(|row| row.try_get("available")).transpose()?)
     }
 }

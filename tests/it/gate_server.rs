@@ -9,6 +9,9 @@ use redis::aio::MultiplexedConnection;
 /// Longest wait for a server to answer; it starts within some 10 ms on an idle machine.
 const READY_MAX: Duration = Duration::from_secs(20);
 
+/// Where a Redis with AOF keeps its files.
+const APPEND_ONLY: &str = "appendonlydir";
+
 pub(crate) struct RedisServer {
     child: Child,
     port: u16,
@@ -41,6 +44,23 @@ impl RedisServer {
 
     pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/", self.port)
+    }
+
+    /// `host:port`.
+    pub(crate) fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// A copy of what it has written to its append-only files by now.
+    pub(crate) fn history(&self) -> tempfile::TempDir {
+        let copied = tempfile::tempdir().expect("a directory");
+        copy(&self.dir.path().join(APPEND_ONLY), copied.path());
+        copied
+    }
+
+    /// Puts an earlier history in place of its own, after `kill`.
+    pub(crate) fn go_back_to(&self, history: &tempfile::TempDir) {
+        copy(history.path(), &self.dir.path().join(APPEND_ONLY));
     }
 
     pub(crate) async fn con(&self) -> MultiplexedConnection {
@@ -91,6 +111,17 @@ impl Drop for RedisServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// The files of one directory in place of the other's.
+fn copy(from: &std::path::Path, to: &std::path::Path) {
+    for old in std::fs::read_dir(to).expect("a directory") {
+        std::fs::remove_file(old.expect("a file").path()).expect("removed");
+    }
+    for file in std::fs::read_dir(from).expect("a directory") {
+        let file = file.expect("a file");
+        std::fs::copy(file.path(), to.join(file.file_name())).expect("copied");
     }
 }
 

@@ -2,7 +2,9 @@
 
 mod bad_input;
 mod books;
+mod boundary;
 mod broken_lock;
+mod cases;
 mod compare;
 mod conformance;
 mod embedded;
@@ -22,6 +24,8 @@ mod readme;
 mod reconcile;
 mod rest;
 mod servers;
+mod soak;
 mod store;
+mod tap;
 mod wire;
 mod world;

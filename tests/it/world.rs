@@ -248,19 +248,21 @@ impl Api {
     }
 
     pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.try_get(path).await.expect("an answer")
+    }
+
+    pub(crate) async fn try_get(&self, path: &str) -> Result<Answer, reqwest::Error> {
         self.send(self.client.get(format!("{}{path}", self.url)))
             .await
-            .expect("an answer")
     }
 
     pub(crate) async fn post(&self, path: &str, body: Value) -> Answer {
-        self.send(
-            self.client
-                .post(format!("{}{path}", self.url))
-                .body(body.to_string()),
-        )
-        .await
-        .expect("an answer")
+        self.try_post(path, body).await.expect("an answer")
+    }
+
+    pub(crate) async fn try_post(&self, path: &str, body: Value) -> Result<Answer, reqwest::Error> {
+        let request = self.client.post(format!("{}{path}", self.url));
+        self.send(request.body(body.to_string())).await
     }
 
     /// A request that is put together by hand.
