@@ -1,6 +1,7 @@
-//! Tells the program which commit it was built from, for its reports.
+//! Tells the program which commit it was built from, for its reports, and the conformance suite which
+//! strategies there are, for a test of each.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 fn main() {
@@ -18,6 +19,7 @@ fn main() {
             println!("cargo::rerun-if-changed={path}");
         }
     }
+    strategies();
     let described = Command::new("git")
         .args([
             "describe",
@@ -33,4 +35,19 @@ fn main() {
         let commit = String::from_utf8_lossy(&described.stdout);
         println!("cargo::rustc-env=BUILD_COMMIT={}", commit.trim());
     }
+}
+
+/// Writes `cells! { … }` with the name of every file in src/strategy: `tests/it/conformance.rs` says
+/// what a cell is. A new strategy is tested without being listed anywhere.
+fn strategies() {
+    let mut names: Vec<String> = std::fs::read_dir("src/strategy")
+        .expect("the strategies are there")
+        .map(|entry| entry.expect("a directory that can be read").path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "rs"))
+        .filter_map(|path| Some(path.file_stem()?.to_str()?.to_string()))
+        .collect();
+    names.sort();
+    let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it"));
+    let text = format!("cells! {{ {} }}\n", names.join(" "));
+    std::fs::write(out.join("strategies.rs"), text).expect("the directory is ours");
 }

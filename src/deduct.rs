@@ -1,16 +1,20 @@
 //! A way to sell, and the one critical section that all locks share.
 
+mod allot;
 mod conditional;
 mod locked;
 pub mod replay;
 mod stopped;
+mod transacted;
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 
-pub use conditional::{book, close};
+pub use allot::{allot, lines_of, skus_of};
+pub use conditional::{Conditional, book, close};
 pub use locked::Locked;
+pub use transacted::{Form, Sold, Transacted};
 
 use crate::ledger::reconciled::{Mode, Reconciled, Settled, Verdict};
 use crate::lock::Guarantees;
@@ -197,7 +201,8 @@ pub enum Contention {
     LeaseLost,
     /// A later holder has claimed the stock.
     FencedOut,
-    /// Deadlock, serialization failure, a full queue or a full pool.
+    /// Deadlock, serialization failure, a version that others kept changing, a full queue or a full
+    /// pool.
     Database,
 }
 

@@ -15,6 +15,7 @@ mod payment;
 mod recon;
 mod stock;
 mod tombstone;
+mod version;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,6 +41,7 @@ pub use payment::{Payment, PaymentOutcome};
 pub use recon::WrongRow;
 pub use stock::{Claim, Claimed, ClaimedSku, Fence};
 pub use tombstone::Tombstone;
+pub use version::Versioned;
 
 /// Longest wait for a free connection, and for a connection to be made.
 const ACQUIRE_WAIT: Duration = Duration::from_secs(3);

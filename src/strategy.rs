@@ -1,7 +1,9 @@
 //! The strategies by name, and how each is opened. A new one is a file and three lines here.
 
 pub mod db_conditional_update;
+pub mod db_for_update;
 pub mod db_unique_insert;
+pub mod db_version;
 pub mod no_lock;
 pub mod redis_lua;
 pub mod redis_set_nx;
@@ -10,8 +12,8 @@ pub mod zookeeper;
 
 use clap::ValueEnum;
 
-use crate::deduct::{Deduct, Locked};
-use crate::lock::Lock;
+use crate::deduct::{Deduct, Form, Locked, Transacted};
+use crate::lock::{Guarantees, Lock};
 use crate::sale::{Activity, GuardMode, StrategyName};
 use crate::store::Store;
 
@@ -23,6 +25,8 @@ pub enum Strategy {
     Zookeeper,
     DbUniqueInsert,
     DbConditionalUpdate,
+    DbForUpdate,
+    DbVersion,
     RedisLua,
     NoLock,
 }
@@ -59,8 +63,8 @@ pub struct Entry {
 pub enum Kind {
     /// By a lock with a lease: an activity's guard means something.
     Lock,
-    /// By one atomic statement of the database.
-    Atomic,
+    /// By the database alone, within one transaction.
+    Transaction,
     /// By the gate in Redis, which has books of its own.
     Gate,
     /// Not at all: it is there to be seen failing, and not for a sale.
@@ -87,6 +91,8 @@ impl Strategy {
             Self::Zookeeper => zookeeper::ENTRY,
             Self::DbUniqueInsert => db_unique_insert::ENTRY,
             Self::DbConditionalUpdate => db_conditional_update::ENTRY,
+            Self::DbForUpdate => db_for_update::ENTRY,
+            Self::DbVersion => db_version::ENTRY,
             Self::RedisLua => redis_lua::ENTRY,
             Self::NoLock => no_lock::ENTRY,
         }
@@ -122,7 +128,7 @@ impl Strategy {
         strategy.is_ok_and(|strategy| match strategy.entry().kind {
             Kind::Control => true,
             Kind::Lock => activity.guard == GuardMode::None,
-            Kind::Atomic | Kind::Gate => false,
+            Kind::Transaction | Kind::Gate => false,
         })
     }
 
@@ -138,6 +144,11 @@ impl Servers {
     /// A lock that lives beside the database, in the one critical section there is.
     fn locked<L: Lock>(&self, lock: L) -> Box<dyn Deduct> {
         Box::new(Locked::new(lock, self.store.clone()))
+    }
+
+    /// A form of the database's own, with what such forms share around it.
+    fn transacted(&self, form: impl Form, guarantees: Guarantees) -> Box<dyn Deduct> {
+        Box::new(Transacted::new(form, guarantees, self.store.clone()))
     }
 
     fn not_redis(error: impl std::fmt::Display) -> Missing {

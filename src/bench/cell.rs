@@ -212,7 +212,7 @@ impl Bench<'_> {
         step.now("reading the stores");
         let gate_url = match strategy.entry().kind {
             Kind::Gate => self.servers.redis_url.as_deref(),
-            Kind::Lock | Kind::Atomic | Kind::Control => None,
+            Kind::Lock | Kind::Transaction | Kind::Control => None,
         };
         if let Some(url) = gate_url {
             read::rest(url, &activity).await;

@@ -1,23 +1,18 @@
 //! Booking without a lock: the stock row is taken by condition, in one atomic statement, last.
 
-use super::replay::{after_conflict, closed_endings, failed, store_ending};
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+
+use super::transacted::{self, Form, Sold};
 use super::{Closed, DeductError, Ending};
 use crate::order::{CloseReason, NewOrder, Order};
 use crate::sale::{Activity, OrderId, Sku};
-use crate::store::{Contended, Store, StoreError};
-use std::collections::BTreeMap;
+use crate::store::{Store, StoreError, Tx};
 
-/// Tries of one transaction after deadlocks and lost serialization. Not after a full queue: its wait
-/// was as long as a buyer may be kept.
-const TRIES_MAX: u32 = 4;
-
-/// How one try of a batch came out.
-enum Tried {
-    Booked(Vec<Ending>),
-    /// Too little of this SKU for the whole batch; this much is left.
-    Short(Sku, i64),
-    UnknownSku(Sku),
-}
+/// Takes units where that many are left; the hot row last, so that it is locked for two round trips.
+#[derive(Debug, Clone, Copy)]
+pub struct Conditional;
 
 /// Books the batch in one transaction, the hot row last; where that is not possible for all, one
 /// order at a time. One ending per order.
@@ -26,97 +21,7 @@ pub async fn book(
     activity: &Activity,
     batch: &[NewOrder],
 ) -> Vec<Result<Ending, DeductError>> {
-    if let [order] = batch {
-        return vec![book_one(store, activity, order).await];
-    }
-    let all: Vec<&NewOrder> = batch.iter().collect();
-    match book_again(store, activity, &all).await {
-        Ok(Tried::Booked(endings)) => endings.into_iter().map(Ok).collect(),
-        Ok(Tried::Short(..) | Tried::UnknownSku(_)) | Err(StoreError::Conflict(_)) => {
-            let mut endings = Vec::with_capacity(batch.len());
-            for order in batch {
-                endings.push(book_one(store, activity, order).await);
-            }
-            endings
-        }
-        Err(error) => match store_ending(error) {
-            Ok(ending) => batch.iter().map(|_| Ok(ending.clone())).collect(),
-            Err(error) => failed(batch.len(), error),
-        },
-    }
-}
-
-async fn book_one(
-    store: &Store,
-    activity: &Activity,
-    order: &NewOrder,
-) -> Result<Ending, DeductError> {
-    match book_again(store, activity, &[order]).await {
-        Ok(Tried::Booked(mut endings)) => Ok(endings.remove(0)),
-        Ok(Tried::Short(sku, left)) => Ok(Ending::SoldOut { sku, left }),
-        Ok(Tried::UnknownSku(sku)) => Ok(Ending::UnknownSku(sku)),
-        Err(StoreError::Conflict(_)) => after_conflict(store, activity, order).await,
-        Err(error) => store_ending(error),
-    }
-}
-
-async fn book_again(
-    store: &Store,
-    activity: &Activity,
-    batch: &[&NewOrder],
-) -> Result<Tried, StoreError> {
-    let mut tries = 1;
-    loop {
-        match book_once(store, activity, batch).await {
-            Err(StoreError::Retry(why @ Contended::Database(_))) if tries < TRIES_MAX => {
-                tracing::debug!(%why, tries, "booking again");
-                tries += 1;
-            }
-            done => return done,
-        }
-    }
-}
-
-async fn book_once(
-    store: &Store,
-    activity: &Activity,
-    batch: &[&NewOrder],
-) -> Result<Tried, StoreError> {
-    let mut wanted: BTreeMap<&Sku, i64> = BTreeMap::new();
-    for line in batch.iter().flat_map(|order| &order.lines) {
-        *wanted.entry(&line.sku).or_default() += line.quantity;
-    }
-    let mut tx = store.begin().await?;
-    if let Err(error) = tx.insert_orders(activity, batch).await {
-        tx.rollback().await;
-        return Err(error);
-    }
-    let first = batch.first().and_then(|order| order.lines.first());
-    let mut left = 0;
-    for (sku, quantity) in wanted {
-        match tx.take(&activity.id, sku, quantity).await {
-            Ok(Some(now)) if first.is_some_and(|line| line.sku == *sku) => left = now,
-            Ok(Some(_)) => {}
-            Ok(None) => {
-                let left = tx.available(&activity.id, sku).await;
-                tx.rollback().await;
-                return Ok(match left? {
-                    Some(left) => Tried::Short(sku.clone(), left),
-                    None => Tried::UnknownSku(sku.clone()),
-                });
-            }
-            Err(error) => {
-                tx.rollback().await;
-                return Err(error);
-            }
-        }
-    }
-    tx.commit().await?;
-    let booked = |order: &&NewOrder| Ending::Booked {
-        order: Box::new(order.booked(activity)),
-        left,
-    };
-    Ok(Tried::Booked(batch.iter().map(booked).collect()))
+    transacted::sell(&Conditional, store, activity, batch).await
 }
 
 /// Closes orders and gives their units back by an atomic statement, in one transaction.
@@ -126,37 +31,111 @@ pub async fn close(
     orders: &[OrderId],
     why: CloseReason,
 ) -> Vec<Result<Closed, DeductError>> {
-    closed_endings(store, activity, orders, async |found| {
-        let mut tries = 1;
-        loop {
-            match close_once(store, activity, found, why).await {
-                Ok(closed) => return Ok(closed),
-                Err(StoreError::Retry(why @ Contended::Database(_))) if tries < TRIES_MAX => {
-                    tracing::debug!(%why, tries, "closing again");
-                    tries += 1;
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
-    })
-    .await
+    transacted::give_back(&Conditional, store, activity, orders, why).await
 }
 
-async fn close_once(
-    store: &Store,
+#[async_trait]
+impl Form for Conditional {
+    async fn sell(
+        &self,
+        store: &Store,
+        activity: &Activity,
+        batch: &[&NewOrder],
+    ) -> Result<Sold, StoreError> {
+        let mut tx = store.begin().await?;
+        match sell_within(&mut tx, activity, batch).await {
+            Ok(Taken::All { left }) => {
+                tx.commit().await?;
+                let booked = |order: &&NewOrder| Ending::Booked {
+                    order: Box::new(order.booked(activity)),
+                    left,
+                };
+                Ok(Sold::Each(batch.iter().map(booked).collect()))
+            }
+            Ok(Taken::Short(ending)) => {
+                tx.rollback().await;
+                Ok(match batch {
+                    [_one] => Sold::Each(vec![ending]),
+                    _several => Sold::TooLittleForAll,
+                })
+            }
+            Err(error) => {
+                tx.rollback().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn give_back(
+        &self,
+        store: &Store,
+        activity: &Activity,
+        orders: &[Order],
+        why: CloseReason,
+    ) -> Result<Vec<bool>, StoreError> {
+        let mut tx = store.begin().await?;
+        match give_back_within(&mut tx, activity, orders, why).await {
+            Ok(closed) => {
+                tx.commit().await?;
+                Ok(closed)
+            }
+            Err(error) => {
+                tx.rollback().await;
+                Err(error)
+            }
+        }
+    }
+}
+
+/// What the statements found.
+enum Taken {
+    /// Everything; so much of the first order's first SKU is left.
+    All {
+        left: i64,
+    },
+    Short(Ending),
+}
+
+async fn sell_within(
+    tx: &mut Tx,
+    activity: &Activity,
+    batch: &[&NewOrder],
+) -> Result<Taken, StoreError> {
+    let mut wanted: BTreeMap<&Sku, i64> = BTreeMap::new();
+    for line in batch.iter().flat_map(|order| &order.lines) {
+        *wanted.entry(&line.sku).or_default() += line.quantity;
+    }
+    tx.insert_orders(activity, batch).await?;
+    let first = batch.first().and_then(|order| order.lines.first());
+    let mut left = 0;
+    for (sku, quantity) in wanted {
+        match tx.take(&activity.id, sku, quantity).await? {
+            Some(now) if first.is_some_and(|line| line.sku == *sku) => left = now,
+            Some(_) => {}
+            None => {
+                return Ok(Taken::Short(
+                    match tx.available(&activity.id, sku).await? {
+                        Some(left) => Ending::SoldOut {
+                            sku: sku.clone(),
+                            left,
+                        },
+                        None => Ending::UnknownSku(sku.clone()),
+                    },
+                ));
+            }
+        }
+    }
+    Ok(Taken::All { left })
+}
+
+async fn give_back_within(
+    tx: &mut Tx,
     activity: &Activity,
     orders: &[Order],
     why: CloseReason,
 ) -> Result<Vec<bool>, StoreError> {
-    let mut tx = store.begin().await?;
     let orders: Vec<&Order> = orders.iter().collect();
-    let closed = match tx.close_orders(activity, &orders, why).await {
-        Ok(closed) => closed,
-        Err(error) => {
-            tx.rollback().await;
-            return Err(error);
-        }
-    };
+    let closed = tx.close_orders(activity, &orders, why).await?;
     let mut back: BTreeMap<&Sku, i64> = BTreeMap::new();
     for (order, _) in orders.iter().zip(&closed).filter(|(_, closed)| **closed) {
         for line in &order.lines {
@@ -164,11 +143,7 @@ async fn close_once(
         }
     }
     for (sku, quantity) in back {
-        if let Err(error) = tx.give_back(&activity.id, sku, quantity).await {
-            tx.rollback().await;
-            return Err(error);
-        }
+        tx.give_back(&activity.id, sku, quantity).await?;
     }
-    tx.commit().await?;
     Ok(closed)
 }

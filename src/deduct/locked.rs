@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use super::allot::{allot, lines_of, skus_of};
 use super::replay::{after_conflict, closed_endings, failed};
 use super::stopped::Stopped;
 use super::{Closed, Contention, Deduct, DeductError, Ending};
@@ -23,15 +24,16 @@ pub struct Locked<L> {
     store: Store,
 }
 
-/// What the holder saw of one SKU, and the claim under which it may write it.
-#[derive(Debug, Clone, Copy)]
+/// What the holder saw, and the claims under which it may write it.
+#[derive(Debug, Default)]
 struct Seen {
-    available: i64,
-    claim: Option<Claim>,
+    available: BTreeMap<Sku, i64>,
+    /// Empty unless it is fenced.
+    claims: BTreeMap<Sku, Claim>,
 }
 
-/// Tries of the critical section under one grant, after deadlocks. Not after a full queue, whose wait
-/// was as long as it may be.
+/// Tries of the critical section under one grant, after deadlocks. Not after a wait that was over: it
+/// was as long as a buyer may be kept.
 const TRIES_MAX: u32 = 3;
 /// Grants for one batch: a second one after the token's source had lost its history.
 const GRANTS_MAX: u32 = 2;
@@ -81,19 +83,11 @@ impl<L: Lock> Locked<L> {
         activity: &Activity,
         skus: &[Sku],
         guard: &L::Guard,
-    ) -> Result<BTreeMap<Sku, Seen>, Stopped> {
+    ) -> Result<Seen, Stopped> {
+        let mut seen = Seen::default();
         if activity.guard != GuardMode::Fence {
-            let available = self.store.available(&activity.id).await?;
-            let plain = |(sku, available)| {
-                (
-                    sku,
-                    Seen {
-                        available,
-                        claim: None,
-                    },
-                )
-            };
-            return Ok(available.into_iter().map(plain).collect());
+            seen.available = self.store.available(&activity.id).await?;
+            return Ok(seen);
         }
         let generation = activity.fence_generation;
         match self
@@ -101,23 +95,18 @@ impl<L: Lock> Locked<L> {
             .claim(&activity.id, skus, generation, guard.fence())
             .await?
         {
-            Claimed::Mine(claimed) => Ok(claimed
-                .into_iter()
-                .map(|(sku, c)| {
-                    (
-                        sku,
-                        Seen {
-                            available: c.available,
-                            claim: Some(c.claim),
-                        },
-                    )
-                })
-                .collect()),
+            Claimed::Mine(claimed) => {
+                for (sku, found) in claimed {
+                    seen.claims.insert(sku.clone(), found.claim);
+                    seen.available.insert(sku, found.available);
+                }
+                Ok(seen)
+            }
             Claimed::FencedOut(younger) if younger.generation == generation => {
                 Err(Stopped::FencedOut(younger.fence))
             }
             Claimed::FencedOut(_) => Err(Stopped::Contention(Contention::FencedOut)),
-            Claimed::UnknownSku(_) => Ok(BTreeMap::new()),
+            Claimed::UnknownSku(_) => Ok(Seen::default()),
         }
     }
 
@@ -163,13 +152,9 @@ impl<L: Lock> Locked<L> {
         batch: &[&NewOrder],
         guard: &L::Guard,
     ) -> Result<Vec<Ending>, Stopped> {
-        let skus = skus_of(
-            batch
-                .iter()
-                .flat_map(|order| order.lines.iter().map(|l| &l.sku)),
-        );
+        let skus = skus_of(lines_of(batch));
         let mut seen = self.look(activity, &skus, guard).await?;
-        let (endings, sold) = allot(activity, batch, &mut seen);
+        let (endings, sold) = allot(activity, batch, &mut seen.available);
         if sold.is_empty() {
             return Ok(endings);
         }
@@ -179,10 +164,7 @@ impl<L: Lock> Locked<L> {
             tx.rollback().await;
             return Err(error.into());
         }
-        let changed = skus_of(
-            sold.iter()
-                .flat_map(|order| order.lines.iter().map(|l| &l.sku)),
-        );
+        let changed = skus_of(lines_of(&sold));
         if let Err(why) = self.write(&mut tx, activity, &changed, &seen, guard).await {
             tx.rollback().await;
             return Err(why);
@@ -197,14 +179,17 @@ impl<L: Lock> Locked<L> {
         tx: &mut crate::store::Tx,
         activity: &Activity,
         skus: &[Sku],
-        seen: &BTreeMap<Sku, Seen>,
+        seen: &Seen,
         guard: &L::Guard,
     ) -> Result<(), Stopped> {
         for sku in skus {
-            let Some(seen) = seen.get(sku) else { continue };
+            let Some(available) = seen.available.get(sku) else {
+                continue;
+            };
+            let claim = seen.claims.get(sku).copied();
             Self::may_write(activity, guard)?;
             let written = tx
-                .write_available(&activity.id, sku, seen.available, seen.claim)
+                .write_available(&activity.id, sku, *available, claim)
                 .await?;
             if !written {
                 return Err(Stopped::Contention(Contention::FencedOut));
@@ -255,11 +240,7 @@ impl<L: Lock> Locked<L> {
         why: CloseReason,
         guard: &L::Guard,
     ) -> Result<Vec<bool>, Stopped> {
-        let skus = skus_of(
-            orders
-                .iter()
-                .flat_map(|order| order.lines.iter().map(|l| &l.sku)),
-        );
+        let skus = skus_of(orders.iter().flat_map(|order| &order.lines));
         let mut seen = self.look(activity, &skus, guard).await?;
         Self::may_write(activity, guard)?;
         let mut tx = self.store.begin().await?;
@@ -273,8 +254,8 @@ impl<L: Lock> Locked<L> {
         };
         for (order, closed) in orders.iter().zip(&closed) {
             for line in order.lines.iter().filter(|_| *closed) {
-                if let Some(seen) = seen.get_mut(&line.sku) {
-                    seen.available += line.quantity;
+                if let Some(available) = seen.available.get_mut(&line.sku) {
+                    *available += line.quantity;
                 }
             }
         }
@@ -387,56 +368,4 @@ fn away(error: AcquireError) -> DeductError {
         AcquireError::Busy => ("lock", error.to_string()),
     };
     DeductError::Unavailable { server, reason }
-}
-
-/// Ascending, each once: the order in which every process touches the rows.
-fn skus_of<'a>(skus: impl Iterator<Item = &'a Sku>) -> Vec<Sku> {
-    let mut skus: Vec<Sku> = skus.cloned().collect();
-    skus.sort();
-    skus.dedup();
-    skus
-}
-
-/// Gives each order of the batch what it wants while it lasts, in the order in which they came, and
-/// moves `seen` to what is left.
-fn allot<'a>(
-    activity: &Activity,
-    batch: &[&'a NewOrder],
-    seen: &mut BTreeMap<Sku, Seen>,
-) -> (Vec<Ending>, Vec<&'a NewOrder>) {
-    let mut endings = Vec::with_capacity(batch.len());
-    let mut sold = Vec::with_capacity(batch.len());
-    for order in batch {
-        let short = order
-            .lines
-            .iter()
-            .find_map(|line| match seen.get(&line.sku) {
-                None => Some(Ending::UnknownSku(line.sku.clone())),
-                Some(seen) if seen.available < line.quantity => Some(Ending::SoldOut {
-                    sku: line.sku.clone(),
-                    left: seen.available,
-                }),
-                Some(_) => None,
-            });
-        if let Some(short) = short {
-            endings.push(short);
-            continue;
-        }
-        for line in &order.lines {
-            if let Some(seen) = seen.get_mut(&line.sku) {
-                seen.available -= line.quantity;
-            }
-        }
-        let left = order
-            .lines
-            .first()
-            .and_then(|l| seen.get(&l.sku))
-            .map_or(0, |s| s.available);
-        endings.push(Ending::Booked {
-            order: Box::new(order.booked(activity)),
-            left,
-        });
-        sold.push(*order);
-    }
-    (endings, sold)
 }

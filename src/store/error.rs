@@ -28,8 +28,17 @@ pub enum StoreError {
 /// What a transaction was kept waiting by.
 #[derive(Debug, thiserror::Error)]
 pub enum Contended {
+    /// Deadlock or serialization failure: it may go well at once.
     #[error(transparent)]
     Database(sqlx::Error),
+    /// A row stayed locked, or a statement ran, for as long as a caller may be kept: trying again
+    /// would multiply the wait.
+    #[error("a wait in the database was over: {0}")]
+    WaitOver(sqlx::Error),
+    /// What was read without a lock was no more there when it should be written, each of so many
+    /// times.
+    #[error("others changed the stock between the read and the write, {0} times in a row")]
+    Outrun(u32),
     #[error("no connection became free in time")]
     QueueFull,
     /// The activity was paused, ended or given another strategy since this was begun.
@@ -37,13 +46,18 @@ pub enum Contended {
     Superseded,
 }
 
-/// PostgreSQL: serialization failure, deadlock, lock not available, statement or
-/// idle-in-transaction timeout.
-const POSTGRES_RETRY: [&str; 5] = ["40001", "40P01", "55P03", "57014", "25P03"];
-/// MySQL and MariaDB: lock wait timeout, deadlock, record has changed, statement timeout.
-const MYSQL_RETRY: [u16; 4] = [1205, 1213, 1020, 1969];
+/// PostgreSQL: serialization failure, deadlock, idle-in-transaction timeout.
+const POSTGRES_RETRY: [&str; 3] = ["40001", "40P01", "25P03"];
+/// PostgreSQL: lock not available in time, statement timeout.
+const POSTGRES_WAIT_OVER: [&str; 2] = ["55P03", "57014"];
+/// MySQL and MariaDB: deadlock, record has changed.
+const MYSQL_RETRY: [u16; 2] = [1213, 1020];
+/// MySQL and MariaDB: lock wait timeout, statement timeout.
+const MYSQL_WAIT_OVER: [u16; 2] = [1205, 1969];
 /// SQLite's primary result codes BUSY and LOCKED; extended codes carry them in the low byte.
 const SQLITE_RETRY: [u32; 2] = [5, 6];
+/// BUSY without an extension: the busy timeout has passed.
+const SQLITE_WAIT_OVER: u32 = 5;
 /// PostgreSQL: shutting down, starting up, too many connections; class 08 is the connection itself.
 const POSTGRES_AWAY: [&str; 5] = ["57P01", "57P02", "57P03", "53300", "08"];
 /// MySQL and MariaDB: too many connections, shutting down, query or connection killed.
@@ -72,6 +86,9 @@ impl From<sqlx::Error> for StoreError {
             if MYSQL_RETRY.contains(&number) {
                 return Self::Retry(Contended::Database(error));
             }
+            if MYSQL_WAIT_OVER.contains(&number) {
+                return Self::Retry(Contended::WaitOver(error));
+            }
             if MYSQL_AWAY.contains(&number) {
                 return Self::Unavailable(error);
             }
@@ -79,17 +96,18 @@ impl From<sqlx::Error> for StoreError {
         }
         let code = db.code().unwrap_or_default().into_owned();
         if db.try_downcast_ref::<sqlx::sqlite::SqliteError>().is_some() {
-            let retry = code
-                .parse::<u32>()
-                .is_ok_and(|code| SQLITE_RETRY.contains(&(code & 0xff)));
-            return if retry {
-                Self::Retry(Contended::Database(error))
-            } else {
-                Self::Refused(error)
+            return match code.parse::<u32>() {
+                Ok(SQLITE_WAIT_OVER) => Self::Retry(Contended::WaitOver(error)),
+                Ok(code) if SQLITE_RETRY.contains(&(code & 0xff)) => {
+                    Self::Retry(Contended::Database(error))
+                }
+                Ok(_) | Err(_) => Self::Refused(error),
             };
         }
         if POSTGRES_RETRY.contains(&code.as_str()) {
             Self::Retry(Contended::Database(error))
+        } else if POSTGRES_WAIT_OVER.contains(&code.as_str()) {
+            Self::Retry(Contended::WaitOver(error))
         } else if POSTGRES_AWAY.iter().any(|away| code.starts_with(away)) {
             Self::Unavailable(error)
         } else {

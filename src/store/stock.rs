@@ -202,8 +202,8 @@ impl Tx {
         let rows = match claim {
             None => {
                 let sql = self.dialect.sql(
-                    "UPDATE activity_sku SET available = ? WHERE activity_id = ? AND sku = ? \
-                     AND fence_generation <= ?",
+                    "UPDATE activity_sku SET available = ?, version = version + 1 \
+                     WHERE activity_id = ? AND sku = ? AND fence_generation <= ?",
                 );
                 let update = query(&sql)
                     .bind(available)
@@ -216,8 +216,8 @@ impl Tx {
             }
             Some(claim) => {
                 let sql = self.dialect.sql(
-                    "UPDATE activity_sku SET available = ? WHERE activity_id = ? AND sku = ? \
-                     AND fence_generation = ? AND fence = ?",
+                    "UPDATE activity_sku SET available = ?, version = version + 1 \
+                     WHERE activity_id = ? AND sku = ? AND fence_generation = ? AND fence = ?",
                 );
                 let update = query(&sql)
                     .bind(available)
@@ -231,6 +231,24 @@ impl Tx {
         Ok(rows == 1)
     }
 
+    /// What is available of one SKU, whose row nobody else writes until this transaction ends:
+    /// `SELECT … FOR UPDATE`. SQLite has no such clause and needs none: a transaction that writes
+    /// was begun with `BEGIN IMMEDIATE`, and is the only one.
+    ///
+    /// # Errors
+    /// `Retry` when another transaction has the row for longer than a lock is waited for (3 s).
+    pub async fn available_for_update(
+        &mut self,
+        activity: &ActivityId,
+        sku: &Sku,
+    ) -> Result<Option<i64>, StoreError> {
+        let lock = match self.dialect {
+            Dialect::Sqlite => "",
+            Dialect::Postgres | Dialect::Mysql => " FOR UPDATE",
+        };
+        self.read_available(activity, sku, lock).await
+    }
+
     /// Takes `quantity` if that many are left, in one atomic statement. What is left after it;
     /// `None` when it was too little, and nothing was taken.
     pub async fn take(
@@ -239,7 +257,7 @@ impl Tx {
         sku: &Sku,
         quantity: i64,
     ) -> Result<Option<i64>, StoreError> {
-        const TAKE: &str = "UPDATE activity_sku SET available = available - ? \
+        const TAKE: &str = "UPDATE activity_sku SET available = available - ?, version = version + 1 \
              WHERE activity_id = ? AND sku = ? AND available >= ? AND fence_generation <= ?";
         let sql = match self.dialect {
             Dialect::Sqlite | Dialect::Postgres => {
@@ -276,8 +294,8 @@ impl Tx {
         quantity: i64,
     ) -> Result<bool, StoreError> {
         let sql = self.dialect.sql(
-            "UPDATE activity_sku SET available = available + ? WHERE activity_id = ? AND sku = ? \
-             AND fence_generation <= ?",
+            "UPDATE activity_sku SET available = available + ?, version = version + 1 \
+             WHERE activity_id = ? AND sku = ? AND fence_generation <= ?",
         );
         let update = query(&sql)
             .bind(quantity)
@@ -290,14 +308,14 @@ impl Tx {
     }
 
     /// The youngest generation whose stock rows this transaction may write.
-    fn generation_max(&self) -> i64 {
+    pub(super) fn generation_max(&self) -> i64 {
         self.under.unwrap_or(i64::MAX)
     }
 
     /// Tells a stock row that was not written because of a younger generation from one that had too
     /// little. The row's own generation decides, not the activity's: raising it waits for whoever
     /// is writing the row, so nothing slips in between.
-    async fn written(
+    pub(super) async fn written(
         &mut self,
         activity: &ActivityId,
         sku: &Sku,
@@ -318,15 +336,24 @@ impl Tx {
         }
     }
 
-    /// What is available of one SKU, as this transaction sees it.
+    /// What is available of one SKU, as this transaction sees it. No row is locked.
     pub async fn available(
         &mut self,
         activity: &ActivityId,
         sku: &Sku,
     ) -> Result<Option<i64>, StoreError> {
-        let sql = self
-            .dialect
-            .sql("SELECT available FROM activity_sku WHERE activity_id = ? AND sku = ?");
+        self.read_available(activity, sku, "").await
+    }
+
+    async fn read_available(
+        &mut self,
+        activity: &ActivityId,
+        sku: &Sku,
+        lock: &str,
+    ) -> Result<Option<i64>, StoreError> {
+        let sql = self.dialect.sql(&format!(
+            "SELECT available FROM activity_sku WHERE activity_id = ? AND sku = ?{lock}"
+        ));
         let select = query(&sql).bind(activity.to_string()).bind(sku.to_string());
         let row = answered(select.fetch_optional(&mut *self.inner)).await?;
         Ok(row.map(|row| row.try_get("available")).transpose()?)

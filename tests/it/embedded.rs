@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use flashlock::app::App;
 use flashlock::config::Config;
-use flashlock::deduct::{Ending, Locked};
+use flashlock::deduct::{Deduct, Ending, Locked};
 use flashlock::flow::{Answer, Flow};
 use flashlock::lock::Lock;
 use flashlock::sale::{
@@ -39,6 +39,18 @@ impl Shop {
         processes: usize,
         lock: impl Fn(&Store, &str) -> L,
     ) -> Self {
+        let strategy = |store: &Store, url: &str| -> Arc<dyn Deduct> {
+            Arc::new(Locked::new(lock(store, url), store.clone()))
+        };
+        Self::open_selling(database, processes, strategy).await
+    }
+
+    /// The same with a strategy that may have no lock.
+    pub(crate) async fn open_selling(
+        database: &str,
+        processes: usize,
+        strategy: impl Fn(&Store, &str) -> Arc<dyn Deduct>,
+    ) -> Self {
         let config = Config {
             database_url: world().database(database).await,
             database_connections_max: 8,
@@ -49,8 +61,8 @@ impl Shop {
             let app = App::open(config.clone())
                 .await
                 .expect("the database answers");
-            let strategy = Locked::new(lock(&app.store, &config.database_url), app.store.clone());
-            let app = app.with_strategy(StrategyName::new(STRATEGY), Arc::new(strategy));
+            let strategy = strategy(&app.store, &config.database_url);
+            let app = app.with_strategy(StrategyName::new(STRATEGY), strategy);
             flows.push(Flow::new(app));
         }
         Self { flows }

@@ -54,6 +54,17 @@ impl Held {
         }
     }
 
+    /// The statements that wait for a lock.
+    pub(crate) async fn waiting(&mut self) -> Vec<String> {
+        let select = sqlx::query(
+            "SELECT query FROM pg_stat_activity \
+             WHERE datname = current_database() AND wait_event_type = 'Lock'",
+        );
+        let rows = select.fetch_all(&mut self.watcher).await;
+        let rows = rows.expect("what is waiting");
+        rows.iter().map(|row| row.get(0)).collect()
+    }
+
     pub(crate) async fn let_go(mut self) {
         sqlx::query("ROLLBACK")
             .execute(&mut self.connection)

@@ -7,6 +7,7 @@ mod broken_lock;
 mod cases;
 mod compare;
 mod conformance;
+mod db_forms;
 mod embedded;
 mod gate;
 mod held;

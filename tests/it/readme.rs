@@ -1,5 +1,6 @@
-//! Does the README's session run as printed?
+//! Does the README's session run as printed, and does it name every strategy?
 
+use flashlock::strategy::Strategy;
 use tokio::process::Command;
 
 use crate::world::Service;
@@ -43,4 +44,20 @@ async fn the_curl_session_of_the_readme_sells_a_phone() {
     ] {
         assert!(said.contains(expected), "{expected} is not in\n{said}");
     }
+}
+
+#[test]
+fn the_readme_lists_every_strategy_in_its_order() {
+    let readme = include_str!("../../README.md");
+    let (_, table) = readme
+        .split_once("| strategy | protects stock by |")
+        .expect("the table of strategies");
+    let listed: Vec<&str> = table
+        .lines()
+        .skip(2)
+        .take_while(|line| line.starts_with('|'))
+        .filter_map(|line| line.split('`').nth(1))
+        .collect();
+    let all = Strategy::all().iter().map(|s| s.name().to_string());
+    assert_eq!(listed, all.collect::<Vec<String>>());
 }

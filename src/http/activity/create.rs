@@ -219,7 +219,7 @@ pub(super) fn guard(
                 "no-lock has no lease and no token: its guard is none",
             )),
         },
-        Kind::Atomic | Kind::Gate => match given {
+        Kind::Transaction | Kind::Gate => match given {
             None => Ok(GuardMode::None),
             Some(_) => Err(Problem::invalid(format!(
                 "{} takes no lock, so there is nothing to guard; leave guard out",

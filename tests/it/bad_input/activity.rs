@@ -1,5 +1,6 @@
 //! Activities that cannot be.
 
+use flashlock::strategy::Strategy;
 use serde_json::{Value, json};
 
 use super::{api, post, sale};
@@ -12,9 +13,13 @@ async fn refused(change: Value, says: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unknown_strategy_is_told_the_names_there_are() {
-    let names = "redis-set-nx, redlock, zookeeper, db-unique-insert, db-conditional-update, redis-lua, no-lock";
+    let names: Vec<String> = Strategy::all()
+        .iter()
+        .map(|s| s.name().to_string())
+        .collect();
+    let names = names.join(", ");
     for name in ["db-optimistic", "", "NO-LOCK", "1"] {
-        refused(json!({"strategy": name}), names).await;
+        refused(json!({"strategy": name}), &names).await;
         refused(json!({"strategy": name}), &format!("`{name}`")).await;
     }
 }

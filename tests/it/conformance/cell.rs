@@ -31,7 +31,7 @@ struct Pair {
 
 /// One strategy on one database, with a client of each process and the database itself.
 pub(super) struct Cell {
-    pub(super) strategy: &'static str,
+    pub(super) strategy: String,
     pub(super) name: String,
     apis: [Api; 2],
     pub(super) store: Store,
@@ -69,14 +69,14 @@ impl std::fmt::Display for Cell {
 }
 
 impl Cell {
-    pub(super) async fn of(strategy: &'static str, database: &'static str) -> Self {
+    pub(super) async fn of(strategy: &str, database: &'static str) -> Self {
         let pair = Pair::of(database).await;
         let options = StoreOptions {
             url: pair.url.clone(),
             connections_max: 2,
         };
         Self {
-            strategy,
+            strategy: strategy.to_string(),
             name: format!("{strategy} on {database}"),
             // Clients of this test's own: a connection ends with the runtime it was made on.
             apis: pair

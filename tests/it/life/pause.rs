@@ -113,7 +113,7 @@ async fn what_was_begun_before_a_pause_writes_nothing_after_it() {
         for strategy in Strategy::all().iter().copied() {
             let guards: &[GuardMode] = match strategy.entry().kind {
                 Kind::Lock => &[GuardMode::None, GuardMode::Lease, GuardMode::Fence],
-                Kind::Atomic | Kind::Gate | Kind::Control => &[GuardMode::None],
+                Kind::Transaction | Kind::Gate | Kind::Control => &[GuardMode::None],
             };
             for guard in guards {
                 let cell = format!("{} {guard} on {database}", strategy.name());
