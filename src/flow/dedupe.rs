@@ -101,7 +101,12 @@ fn shut(activity: &Activity, lookup: &Lookup) -> Option<Ending> {
     let ended = Some(Ending::Ended {
         closed_at_ms: activity.closes_at_ms,
     });
+    // A sale that has been open, or was to be, and is warmed up again: it goes on soon.
+    let goes_on = lookup.fence_generation > 0 && lookup.now_ms >= activity.opens_at_ms;
     match lookup.state {
+        ActivityState::Draft | ActivityState::Warming | ActivityState::Ready if goes_on => {
+            Some(Ending::Paused)
+        }
         ActivityState::Draft | ActivityState::Warming | ActivityState::Ready => not_open,
         ActivityState::Pausing | ActivityState::Paused => Some(Ending::Paused),
         ActivityState::Closing | ActivityState::Sealed => ended,

@@ -77,6 +77,12 @@ pub(super) fn turn(activity: &Activity, outcome: Result<ReserveOutcome, GateErro
 pub(super) fn not_selling(activity: &Activity) -> Ending {
     match activity.state {
         ActivityState::Open | ActivityState::Fenced => Ending::Recovering,
+        // It was open when this purchase was let in, and has been paused since.
+        ActivityState::Draft | ActivityState::Warming | ActivityState::Ready
+            if activity.fence_generation > 0 =>
+        {
+            Ending::Paused
+        }
         ActivityState::Draft | ActivityState::Warming | ActivityState::Ready => Ending::NotOpen {
             opens_at_ms: activity.opens_at_ms,
         },

@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use super::Shop;
+use super::{Shop, until};
 use crate::world::{DATABASES, world};
 
 /// From the gate to each other kind and back.
@@ -121,13 +122,12 @@ async fn a_crowd_that_does_not_stop_is_sold_each_unit_once() {
                 let answer = loop {
                     let api = shop.api(worker);
                     let answer = api.buy(&sale, &user, "k", &[("phone", 1)]).await;
-                    match (answer.status, answer.problem()) {
-                        (503, _) | (409, "activity-not-open") => {
-                            let pause = std::time::Duration::from_millis(20);
-                            tokio::time::sleep(pause).await;
-                        }
-                        _final => break answer,
+                    // Nobody is told anything final while the strategy is changed.
+                    if answer.status != 503 {
+                        break answer;
                     }
+                    assert_eq!(answer.body["retry_with_same_key"], true, "{answer:?}");
+                    tokio::time::sleep(Duration::from_millis(20)).await;
                 };
                 match answer.status {
                     200 | 201 => told.push(answer.order_id()),
@@ -148,7 +148,7 @@ async fn a_crowd_that_does_not_stop_is_sold_each_unit_once() {
     }
     for strategy in WAY {
         shop.change(&sale, strategy).await;
-        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
     }
     done.store(true, Ordering::SeqCst);
     let told: Vec<String> = crowd.join_all().await.into_iter().flatten().collect();
@@ -162,6 +162,33 @@ async fn a_crowd_that_does_not_stop_is_sold_each_unit_once() {
     let gate = shop.audit(&sale).await.expect("warmed").ledgers.remove(0);
     let counts = (gate.available, gate.held, gate.sold);
     assert_eq!(counts, (ledger.available, 0, ledger.live()));
+}
+
+/// The pay window of an order ends under another strategy than it was made under.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_that_is_not_paid_is_closed_under_the_next_strategy() {
+    let shop = Shop::on("postgres").await;
+    for (first, next) in [
+        ("redis-lua", "redis-set-nx"),
+        ("db-unique-insert", "redis-lua"),
+    ] {
+        let skus = json!([{"sku": "phone", "stock": 2}]);
+        let body = json!({"strategy": first, "skus": skus, "pay_window_s": 8});
+        let sale = shop.api(0).open(body).await;
+        let alice = shop.buy(0, &sale, "alice").await;
+        assert_eq!(alice.status, 201, "{alice:?}");
+        shop.change(&sale, next).await;
+        let path = format!("/v1/orders/{}", alice.order_id());
+        until("its time is over", async || {
+            shop.api(1).get(&path).await.body["status"] == "CLOSED"
+        })
+        .await;
+        let order = shop.api(0).get(&path).await;
+        assert_eq!(order.body["close_reason"], "timeout", "{order:?}");
+        assert_eq!(shop.api(1).stock(&sale, "phone").await, (2, 2, 0, 0));
+        shop.assert_agrees(&sale).await;
+        shop.books(&sale).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
