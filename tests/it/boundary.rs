@@ -51,7 +51,7 @@ pub(crate) fn post(database_url: &str, redis_url: &str, roles: &str) -> Vec<(Str
 
 /// A sale of phones through the gate.
 pub(crate) fn phones(stock: i64) -> Value {
-    json!({"strategy": "redis-lua", "skus": [{"sku": "phone", "stock": stock}]})
+    json!({"strategy": "redis-lua", "limits": null, "skus": [{"sku": "phone", "stock": stock}]})
 }
 
 /// Asks until `is_so`, and fails when it does not become so.

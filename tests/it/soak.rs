@@ -45,6 +45,8 @@ const USERS_PER_S: u64 = 40;
 const LONGER_MAX: u32 = 3;
 /// What crashes leave ends within seconds; most of this is for a busy machine.
 const REST_MAX: Duration = Duration::from_secs(90);
+/// Breaches that are shown: one broken thing breaks many laws.
+const BROKEN_SHOWN: usize = 20;
 /// Between two looks at the laws that hold at every moment.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
@@ -91,7 +93,8 @@ async fn every_law_holds_through_kills_cuts_and_pauses() {
     let rested = soak.come_to_rest().await;
     println!("counted by the services:\n{}", soak.crew.counted().await);
     println!("boundaries:\n{}", soak.boundaries().await);
-    let broken = soak.sell_the_rest().await;
+    let mut broken = soak.sell_the_rest().await;
+    broken.truncate(BROKEN_SHOWN);
     assert!(broken.is_empty(), "seed {seed}: {broken:#?}");
     println!(
         "at rest after {rested:.1?}; D1 to D5, R1, R2, E1 and E2 hold, all {} units of each SKU are \
@@ -139,7 +142,9 @@ impl Soak {
         .await;
         let stock = STOCK_PER_S * length.as_secs();
         let skus = ["A", "B"].map(|sku| json!({"sku": sku, "stock": stock}));
-        let sale = json!({"strategy": "redis-lua", "skus": skus, "pay_window_s": 1});
+        // The crowd is a small one that asks often: no buckets.
+        let sale = json!({"strategy": "redis-lua", "skus": skus, "pay_window_s": 1,
+                          "limits": null});
         let api = crew.members[0].api();
         let activity = open_through_cuts(&api, &sale).await;
         let crew = Arc::new(crew);

@@ -17,8 +17,8 @@ use crate::tap::{Act, Tap, has, host_of};
 
 /// Between two kills of one kind, in milliseconds.
 const KILL_EVERY_MS: std::ops::Range<u64> = 700..1_200;
-/// Orders that are booked between two kills of Redis, so that there is something to lose, and the
-/// longest wait for them.
+/// Orders that are booked between two kills of Redis, half as many between two of a service, so that
+/// there is something to lose; and the longest wait for them.
 const BOOKED_MIN: u64 = 8;
 const BOOKED_WAIT: Duration = Duration::from_secs(4);
 /// Longer than the sweeper leaves a hold to its purchase.
@@ -164,13 +164,13 @@ impl Chaos {
             };
             self.lab.restart(ServerId::Redis).await.expect("restarted");
             self.injected.add(what, 1);
-            self.until_booked().await;
+            self.until_booked(BOOKED_MIN).await;
         }
     }
 
-    async fn until_booked(&self) {
+    async fn until_booked(&self, more: u64) {
         let (begun, before) = (clock::now(), self.answers.of("buy: 201"));
-        let enough = || self.answers.of("buy: 201") >= before + BOOKED_MIN;
+        let enough = || self.answers.of("buy: 201") >= before + more;
         while begun.elapsed() < BOOKED_WAIT && !enough() && self.wait(50).await {}
     }
 
@@ -185,6 +185,7 @@ impl Chaos {
             if !goes_on {
                 return;
             }
+            self.until_booked(BOOKED_MIN / 2).await;
         }
     }
 
