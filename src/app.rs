@@ -7,6 +7,7 @@ use crate::config::{Config, LimiterPlace};
 use crate::deduct::Deduct;
 use crate::limit::Limiter;
 use crate::sale::StrategyName;
+use crate::setup::Setup;
 use crate::store::{OpenError, Store, StoreOptions};
 use crate::strategy::{Servers, Strategy};
 
@@ -16,6 +17,8 @@ pub struct App {
     pub config: Config,
     pub store: Store,
     pub limiter: Limiter,
+    /// What is known of the servers' settings.
+    pub setup: Setup,
     strategies: HashMap<StrategyName, Opened>,
 }
 
@@ -56,6 +59,7 @@ impl App {
             .collect();
         Ok(Self {
             limiter: limiter(&config),
+            setup: Setup::new(&config),
             config,
             store,
             strategies,
@@ -70,7 +74,12 @@ impl App {
     }
 
     /// The strategy as this process has it. An unknown name is one that a later version wrote.
+    /// One whose servers are set up unsafely is missing.
     pub fn strategy(&self, name: &StrategyName) -> Opened {
+        let known = Strategy::parse(name.as_str());
+        if let Some(why) = known.ok().and_then(|known| self.setup.refusal(known)) {
+            return Opened::Missing(why);
+        }
         self.strategies.get(name).cloned().unwrap_or_else(|| {
             Opened::Missing(format!(
                 "this version does not know the strategy `{name}`; upgrade it"

@@ -77,6 +77,10 @@ pub async fn serve(
     if config.roles.contains(&Role::Reconciler) {
         background.spawn(Arc::clone(&flow).reconciler(stopping.clone()));
     }
+    {
+        let (flow, stopping) = (Arc::clone(&flow), stopping.clone());
+        background.spawn(async move { flow.app.setup.watch(stopping).await });
+    }
     let server = {
         let stopping = stopping.clone();
         async move {

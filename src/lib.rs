@@ -46,6 +46,9 @@ pub mod strategy;
 /// The options of the service.
 pub mod config;
 
+/// Whether the servers are set up safely.
+pub mod setup;
+
 /// Opened servers and strategies.
 pub mod app;
 

@@ -175,6 +175,7 @@ async fn serve(config: Config) -> Result<(), Failed> {
     let metrics = metrics_exporter_prometheus::PrometheusBuilder::new().install_recorder()?;
     let listen = config.listen;
     let app = App::open(config).await?;
+    app.setup.check().await?;
     for notice in app.notices() {
         tracing::info!("{notice}");
     }

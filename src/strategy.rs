@@ -72,12 +72,27 @@ pub enum Kind {
 }
 
 /// A server that has to be configured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, utoipa::ToSchema,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum Need {
     Redis,
     Redlock,
     Zookeeper,
+}
+
+// === impl Need ===
+
+impl Need {
+    /// The option that configures it.
+    pub fn option(self) -> &'static str {
+        match self {
+            Self::Redis => "redis_url",
+            Self::Redlock => "redlock_urls",
+            Self::Zookeeper => "zookeeper",
+        }
+    }
 }
 
 // === impl Strategy ===
@@ -101,6 +116,15 @@ impl Strategy {
     /// Opens the strategy. Its servers need not answer yet.
     pub fn open(self, servers: &Servers) -> Result<Box<dyn Deduct>, Missing> {
         (self.entry().open)(servers)
+    }
+
+    /// The shortest lease its lock can keep, in milliseconds.
+    pub fn lease_ms_min(self) -> i64 {
+        let mins = self.entry().needs.iter().map(|need| match need {
+            Need::Redlock => redlock::LEASE_MS_MIN,
+            Need::Redis | Need::Zookeeper => 1,
+        });
+        mins.max().unwrap_or(1)
     }
 
     pub fn needs(self, server: Need) -> bool {

@@ -24,11 +24,13 @@ pub(super) struct StrategyList {
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 struct StrategyBody {
     name: String,
-    /// Its servers are configured and answered now.
+    /// Its servers are configured and set up safely, and answered now.
     available: bool,
     /// What is missing, and what to do.
     #[serde(skip_serializing_if = "Option::is_none")]
     unavailable_because: Option<String>,
+    /// What its servers' settings put at risk, and what to do.
+    warnings: Vec<String>,
     /// It is there to be seen failing, and refused unless the service was started with --allow-control.
     control: bool,
     /// What must be configured beside the database.
@@ -65,6 +67,7 @@ pub(super) async fn list(
             name: name.to_string(),
             available: because.is_none(),
             unavailable_because: because,
+            warnings: flow.app.setup.warnings(*strategy),
             control: strategy.is_control(),
             needs: strategy.entry().needs,
             guarantees,

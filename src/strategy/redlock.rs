@@ -38,6 +38,9 @@ mod nodes;
 const SERVER: &str = "redlock";
 /// Fewest nodes: with three, one may fail.
 pub const NODES_MIN: usize = 3;
+/// The shortest lease, in milliseconds: three node timeouts. A shorter one may be over before a
+/// majority has been asked, when one node does not answer.
+pub const LEASE_MS_MIN: i64 = 3 * nodes::NODE_TIMEOUT.as_millis() as i64;
 /// A held lock is asked for again after this long at least, and at most four times as long: two
 /// contenders that split the votes must not meet again, and a try takes about a millisecond.
 const POLL_MIN: Duration = Duration::from_millis(3);

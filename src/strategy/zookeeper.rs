@@ -32,6 +32,8 @@ use crate::strategy::zookeeper::session::Sessions;
 
 mod session;
 
+pub use session::SESSION_TIMEOUT;
+
 /// How errors name the servers.
 const SERVER: &str = "zookeeper";
 /// Longest wait for a session when asked whether there is one.
@@ -96,6 +98,23 @@ fn open(servers: &Servers) -> Result<Box<dyn Deduct>, Missing> {
         .as_deref()
         .ok_or_else(|| Missing(advice.to_string()))?;
     Ok(servers.locked(ZookeeperLock::new(ensemble)))
+}
+
+/// The session timeout that the servers grant where `SESSION_TIMEOUT` is asked for. They change what
+/// is outside of 2 to 20 of their ticks (ZooKeeper Programmer's Guide, "ZooKeeper Sessions").
+///
+/// Bounded by its caller: servers that do not answer are waited for.
+///
+/// # Errors
+/// Why there is no session.
+///
+/// # Cancel safety
+/// Dropped, the session ends with its time.
+pub async fn granted_session_timeout(servers: &str) -> Result<Duration, String> {
+    let session = session::connect(servers).await;
+    Ok(session
+        .map_err(|e| format!("no session with {servers}: {e}"))?
+        .session_timeout())
 }
 
 // === impl ZookeeperLock ===

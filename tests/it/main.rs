@@ -25,6 +25,7 @@ mod readme;
 mod reconcile;
 mod rest;
 mod servers;
+mod setup;
 mod soak;
 mod store;
 mod tap;

@@ -33,11 +33,16 @@ impl Server {
     }
 
     pub(crate) fn zookeeper() -> Self {
+        Self::zookeeper_ticking(1_000)
+    }
+
+    /// Sessions last 2 to 20 ticks.
+    pub(crate) fn zookeeper_ticking(tick_ms: u32) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let address = free_address();
         let config = dir.path().join("zoo.cfg");
         let text = format!(
-            "tickTime=1000\ndataDir={}\nclientPort={}\nclientPortAddress=127.0.0.1\n\
+            "tickTime={tick_ms}\ndataDir={}\nclientPort={}\nclientPortAddress=127.0.0.1\n\
              admin.enableServer=false\nmaxClientCnxns=0\nskipACL=no\n",
             dir.path().display(),
             address.port()

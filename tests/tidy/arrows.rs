@@ -4,7 +4,7 @@ use crate::{Breach, Source};
 
 /// A module, and what it may use; it stands below everything it uses, so the arrows cannot run in a
 /// circle. `lib` only lists modules.
-pub(crate) const MAY_USE: [(&str, &str); 25] = [
+pub(crate) const MAY_USE: [(&str, &str); 26] = [
     ("sale", ""),
     ("clock", ""),
     ("run", ""),
@@ -28,17 +28,18 @@ pub(crate) const MAY_USE: [(&str, &str); 25] = [
         "deduct lock gate store script keys order ledger sale journal clock metrics",
     ),
     ("config", "strategy store sale clock"),
+    ("setup", "config strategy script clock"),
     (
         "app",
-        "config strategy limit deduct lock gate store script keys order ledger sale journal clock metrics",
+        "setup config strategy limit deduct lock gate store script keys order ledger sale journal clock metrics",
     ),
     (
         "flow",
-        "app limit broker strategy deduct lock gate store keys order ledger sale journal clock metrics",
+        "app setup limit broker strategy deduct lock gate store keys order ledger sale journal clock metrics",
     ),
     (
         "http",
-        "flow app config strategy limit deduct lock store order ledger sale journal clock metrics",
+        "flow app setup config strategy limit deduct lock store order ledger sale journal clock metrics",
     ),
     ("lab", "clock"),
     ("report", "run"),
@@ -88,7 +89,7 @@ pub(crate) const NEVER: [(&str, &str, &str); 6] = [
 ];
 
 /// What serves buyers; none of it may start servers.
-pub(crate) const SERVING: &str = "sale clock order ledger metrics keys journal script store broker limit lock gate deduct strategy config app flow http";
+pub(crate) const SERVING: &str = "sale clock order ledger metrics keys journal script store broker limit lock gate deduct strategy config setup app flow http";
 
 /// What `user` may use, or `None` when the table does not know it.
 pub(crate) fn may_use(user: &str) -> Option<Vec<&'static str>> {

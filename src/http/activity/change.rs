@@ -5,7 +5,7 @@ use axum::extract::State;
 use serde::Deserialize;
 
 use super::ActivityBody;
-use super::create::{batch_max, booking, guard};
+use super::create::{batch_max, booking, guard, long_enough};
 use crate::flow::life::{Changed, Selling};
 use crate::http::Shared;
 use crate::http::auth::Operator;
@@ -41,7 +41,9 @@ pub(in crate::http) async fn set_strategy(
     Name(id): Name<ActivityId>,
     Body(body): Body<SetStrategy>,
 ) -> Result<Json<ActivityBody>, Problem> {
-    let selling = body.into_selling(flow.app.config.allow_control)?;
+    let strategy = Strategy::parse(&body.strategy)?;
+    let selling = body.into_selling(strategy, flow.app.config.allow_control)?;
+    long_enough(strategy, &flow.view(&id).await?.activity.lock)?;
     match flow.set_strategy(&id, &selling).await? {
         Changed::Done(view) => Ok(Json(ActivityBody::from(*view))),
         Changed::NotAllowed(state) => Err(Problem::state(
@@ -62,8 +64,7 @@ pub(in crate::http) async fn set_strategy(
 // === impl SetStrategy ===
 
 impl SetStrategy {
-    fn into_selling(self, allow_control: bool) -> Result<Selling, Problem> {
-        let strategy = Strategy::parse(&self.strategy)?;
+    fn into_selling(self, strategy: Strategy, allow_control: bool) -> Result<Selling, Problem> {
         Ok(Selling {
             strategy: strategy.name(),
             guard: guard(strategy, self.guard.as_deref(), allow_control)?,

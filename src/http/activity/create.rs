@@ -149,6 +149,8 @@ impl CreateActivity {
             ));
         }
         let skus = skus(self.skus)?;
+        let lock = lock_settings(self.lock)?;
+        long_enough(strategy, &lock)?;
         Ok(Activity {
             id: ActivityId::generate(),
             state: ActivityState::Draft,
@@ -156,7 +158,7 @@ impl CreateActivity {
             guard,
             batch_max: batch_max(self.batch_max)?,
             booking,
-            lock: lock_settings(self.lock)?,
+            lock,
             limits: limits(self.limits, &skus, closes_at_ms - opens_at_ms)?,
             opens_at_ms,
             closes_at_ms,
@@ -269,6 +271,19 @@ fn lock_settings(given: Option<CreateLock>) -> Result<LockSettings, Problem> {
             Some(text) => named("lock.watchdog", text)?,
         },
     })
+}
+
+/// Refuses a lease that the strategy's lock cannot keep.
+pub(super) fn long_enough(strategy: Strategy, lock: &LockSettings) -> Result<(), Problem> {
+    let min = strategy.lease_ms_min();
+    if lock.ttl_ms >= min {
+        return Ok(());
+    }
+    Err(Problem::invalid(format!(
+        "lock.ttl_ms is {}; for {} it must be at least {min}: three times what one node may take to answer",
+        lock.ttl_ms,
+        strategy.name()
+    )))
 }
 
 /// Where the sizes are left out, they follow from what is sold and for how long.

@@ -13,7 +13,7 @@ use crate::script::node::{CallError, Node};
 use crate::strategy::redlock::NODES_MIN;
 
 /// Longest time one node may take for one of our calls: a lease is at least three of them.
-const NODE_TIMEOUT: Duration = Duration::from_millis(250);
+pub(super) const NODE_TIMEOUT: Duration = Duration::from_millis(250);
 /// A node whose identity is unknown is asked for it again after this long, not on every acquire.
 const IDENTIFY_PAUSE: Duration = Duration::from_secs(5);
 

@@ -9,7 +9,7 @@ use crate::clock::{self, Instant};
 
 /// How long the servers keep a session they do not hear from, and so how long a crashed holder is
 /// waited for. The least that a server with the default tick of 2 s agrees to (two ticks).
-pub(super) const SESSION_TIMEOUT: Duration = Duration::from_secs(4);
+pub const SESSION_TIMEOUT: Duration = Duration::from_secs(4);
 /// Longest time to begin a session, or to wait for one whose connection is broken: an ensemble
 /// elects a leader within a second, and a buyer does not wait for longer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -73,7 +73,7 @@ impl Sessions {
             match &*present {
                 Some(client) if !client.state().is_terminated() => connected(client).await,
                 Some(_) | None => {
-                    let client = self.connect().await?;
+                    let client = connect(&self.servers).await?;
                     *self.lock_seen() = Some(client.clone());
                     Ok(present.insert(client).clone())
                 }
@@ -92,14 +92,6 @@ impl Sessions {
         result
     }
 
-    async fn connect(&self) -> Result<Client, Error> {
-        Client::connector()
-            .with_session_timeout(SESSION_TIMEOUT)
-            .with_fail_eagerly()
-            .connect(&self.servers)
-            .await
-    }
-
     fn lock_seen(&self) -> std::sync::MutexGuard<'_, Option<Client>> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -107,6 +99,15 @@ impl Sessions {
     fn lock_trouble(&self) -> std::sync::MutexGuard<'_, Option<(Instant, NoSession)>> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Begins a session; tries each server once.
+pub(super) async fn connect(servers: &str) -> Result<Client, Error> {
+    Client::connector()
+        .with_session_timeout(SESSION_TIMEOUT)
+        .with_fail_eagerly()
+        .connect(servers)
+        .await
 }
 
 /// Waits until the connection of a living session is there again.
