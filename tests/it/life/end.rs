@@ -125,7 +125,7 @@ async fn a_sale_whose_time_is_over_ends_by_itself() {
     let shop = Shop::on("mysql").await;
     for (strategy, pauses) in [("db-conditional-update", false), ("redis-lua", true)] {
         let skus = json!([{"sku": "phone", "stock": 3}]);
-        let body = json!({"strategy": strategy, "skus": skus, "closes_at": after(4_000)});
+        let body = json!({"strategy": strategy, "skus": skus, "closes_at": after(10_000)});
         let sale = shop.api(0).open(body).await;
         let alice = shop.buy(0, &sale, "alice").await;
         assert_eq!(alice.status, 201, "{alice:?}");

@@ -119,9 +119,9 @@ async fn a_purchase_has_a_corrupt_gate_rebuilt_with_the_right_counters() {
     super::until("a purchase is let in", async || {
         let bob = shop.api(1).buy(&sale, "bob", "k", &[("phone", 1)]).await;
         if bob.status == 503 {
-            bob.assert_problem(503, "gate-recovering", "rebuilt");
+            assert_eq!(bob.body["retry_with_same_key"], true, "{bob:?}");
         }
-        bob.status == 201
+        [200, 201].contains(&bob.status)
     })
     .await;
     assert_eq!(shop.buy(0, &sale, "carol").await.status, 201);
