@@ -5,11 +5,13 @@ CARGO ?= cargo
 ARGS ?=
 OUT ?= target/compare
 
-.PHONY: help compare test soak lab deps check
+.PHONY: help compare bench-peers test soak lab deps check
 
 help:
 	@echo 'make compare   install what is missing, build, compare the strategies on real servers'
 	@echo '               (ARGS="--profile standard --database postgres --seed 7", OUT=DIR)'
+	@echo 'make bench-peers   measure our locks beside other libraries, which it fetches into target/peers'
+	@echo '               (ARGS="--libraries redlock,rslock-5 --scenarios 1,32-one"; ARGS=render prints the last tables)'
 	@echo 'make test      install what is missing, check format and lints and docs, run all tests'
 	@echo 'make soak      sell for two minutes while servers and services are killed, then check every law'
 	@echo '               (SOAK_S=600 is longer, SOAK_SEED=7 repeats what was injected)'
@@ -22,6 +24,10 @@ deps:
 compare: deps
 	$(CARGO) build --release --locked
 	./target/release/flashlock compare --profile quick --out $(OUT) $(ARGS)
+
+bench-peers: deps
+	@benches/peers/fetch.sh
+	$(CARGO) bench --locked --bench peers -- $(ARGS)
 
 lab: deps
 	$(CARGO) build --release --locked

@@ -20,6 +20,7 @@ mod locks;
 mod outage;
 mod outbox;
 mod overtime;
+mod peers;
 mod purchase;
 mod readme;
 mod reconcile;

@@ -1,0 +1,270 @@
+//! How is a run shown? As Markdown that can be pasted, drawn from the stored rows alone.
+
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+use crate::library::{Ground, Library, Whose};
+use crate::outcome::Outcome;
+use crate::rows::Row;
+use crate::scenario::Scenario;
+
+/// On what it was measured.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Machine {
+    pub(crate) at: String,
+    pub(crate) commit: String,
+    pub(crate) cpu: String,
+    pub(crate) cores: u64,
+    pub(crate) kernel: String,
+    /// By server: version and durability.
+    pub(crate) servers: Vec<(String, String)>,
+    pub(crate) run_ms: u64,
+    pub(crate) rounds: usize,
+}
+
+/// Everything.
+pub(crate) fn render(machine: &Machine, outcomes: &[Outcome], rows: &[Row]) -> String {
+    let mut text = String::new();
+    let servers: Vec<String> = machine
+        .servers
+        .iter()
+        .map(|(name, what)| format!("{name} ({what})"))
+        .collect();
+    put(
+        &mut text,
+        format_args!(
+            "{} cores of {}, {}, commit {}, {}. {}. Each figure is of {} ms after a warm-up; those of the ratios are \
+             medians of {} alternating rounds.\n",
+            machine.cores,
+            machine.cpu,
+            machine.kernel,
+            machine.commit,
+            machine.at,
+            servers.join("; "),
+            machine.run_ms,
+            machine.rounds,
+        ),
+    );
+    ratios(&mut text, rows);
+    for ground in [Ground::OneRedis, Ground::FiveRedis, Ground::Zookeeper] {
+        speeds(&mut text, outcomes, ground);
+    }
+    contended(&mut text, outcomes);
+    put(
+        &mut text,
+        format_args!(
+            "Hand-off: from the release call of one client to the return of the next client's acquire, by \
+             CLOCK_MONOTONIC, which the processes of one machine share; grants to the client that has just released are \
+             left out, and are the share *to itself*. Commands: Redis' `total_commands_processed` (those inside scripts \
+             count) over all nodes, or ZooKeeper's packets received, per grant. CPU: µs per grant of all client \
+             processes and of the servers. 0/s: no progress; –: not measured, or fewer than 100 samples beyond the \
+             quantile.\n"
+        ),
+    );
+    versions(&mut text, outcomes);
+    text
+}
+
+fn ratios(text: &mut String, rows: &[Row]) {
+    if rows.is_empty() {
+        return;
+    }
+    put(
+        text,
+        format_args!(
+            "| | ours | reference | ratio | spread | target | |\n|---|---|---|---|---|---|---|"
+        ),
+    );
+    for row in rows {
+        let spread = match (row.more.get("ratio_min"), row.more.get("ratio_max")) {
+            (Some(low), Some(high)) => format!(
+                "{:.2}–{:.2}",
+                low.as_f64().unwrap_or(0.0),
+                high.as_f64().unwrap_or(0.0)
+            ),
+            (None, _) | (_, None) => "–".to_owned(),
+        };
+        let reached = if row.ratio >= row.target {
+            "reached"
+        } else {
+            "**missed**"
+        };
+        put(
+            text,
+            format_args!(
+                "| {} | {} | {} | {:.2} | {spread} | {} | {reached} |",
+                row.name,
+                number(Some(row.ours)),
+                number(Some(row.reference)),
+                row.ratio,
+                row.target,
+            ),
+        );
+    }
+    put(text, format_args!(""));
+}
+
+/// Acquire + release per second, a column per scenario.
+fn speeds(text: &mut String, outcomes: &[Outcome], ground: Ground) {
+    let title = match ground {
+        Ground::OneRedis => "one Redis",
+        Ground::FiveRedis => "five Redis",
+        Ground::Zookeeper => "ZooKeeper",
+    };
+    let libraries: Vec<Library> = libraries(outcomes)
+        .into_iter()
+        .filter(|library| library.ground() == ground && library.whose() != Whose::Control)
+        .collect();
+    if libraries.is_empty() {
+        return;
+    }
+    let titles: Vec<&str> = Scenario::ALL.iter().map(|s| s.title()).collect();
+    put(
+        text,
+        format_args!(
+            "| {title}, acquire + release per s | {} |\n|---|{}",
+            titles.join(" | "),
+            "---|".repeat(titles.len())
+        ),
+    );
+    for library in libraries {
+        let cells: Vec<String> = Scenario::ALL
+            .iter()
+            .map(|scenario| {
+                let outcome = find(outcomes, library, *scenario);
+                match outcome {
+                    Some(outcome) if outcome.overlaps > 0 => {
+                        format!("does not exclude ({})", outcome.overlaps)
+                    }
+                    Some(outcome) => number(outcome.per_s),
+                    None => String::new(),
+                }
+            })
+            .collect();
+        put(
+            text,
+            format_args!("| {} | {} |", titled(library), cells.join(" | ")),
+        );
+    }
+    put(text, format_args!(""));
+}
+
+/// What happens where clients meet.
+fn contended(text: &mut String, outcomes: &[Outcome]) {
+    for scenario in [Scenario::ThirtyTwo, Scenario::ThirtyTwoOverFour] {
+        let here: Vec<(Library, &Outcome)> = libraries(outcomes)
+            .into_iter()
+            .filter(|library| library.whose() != Whose::Control)
+            .filter_map(|library| Some((library, find(outcomes, library, scenario)?)))
+            .filter(|(_, outcome)| outcome.skipped.is_none())
+            .collect();
+        if here.is_empty() {
+            continue;
+        }
+        put(
+            text,
+            format_args!(
+                "| {} | per s | hand-off p50 µs | p90 | p99 | to itself | commands | Jain | CPU client | CPU server |\n\
+                 |---|---|---|---|---|---|---|---|---|---|",
+                scenario.title()
+            ),
+        );
+        for (library, o) in here {
+            let itself = o.to_itself.map(|share| format!("{:.0} %", share * 100.0));
+            put(
+                text,
+                format_args!(
+                    "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
+                    titled(library),
+                    number(o.per_s),
+                    number(o.handoff_us_p50),
+                    number(o.handoff_us_p90),
+                    number(o.handoff_us_p99),
+                    itself.unwrap_or_else(|| "–".to_owned()),
+                    number(o.commands_per_handoff),
+                    o.jain.map_or("–".to_owned(), |jain| format!("{jain:.3}")),
+                    number(o.cpu_us_client),
+                    number(o.cpu_us_server),
+                ),
+            );
+        }
+        put(text, format_args!(""));
+    }
+}
+
+fn versions(text: &mut String, outcomes: &[Outcome]) {
+    for library in libraries(outcomes) {
+        let mut of = outcomes.iter().filter(|o| o.library == library.name());
+        let Some(first) = of.clone().next() else {
+            continue;
+        };
+        let name = library.name();
+        match (&first.skipped, &first.version) {
+            (Some(why), _) => put(text, format_args!("- {name}: skipped: {why}")),
+            (None, Some(version)) if library.whose() == Whose::Theirs => {
+                put(text, format_args!("- {name} {version}: {}", first.settings))
+            }
+            (None, _) => put(text, format_args!("- {name}: {}", first.settings)),
+        }
+        if let Some((o, failure)) = of.find_map(|o| Some((o, o.failure.as_ref()?))) {
+            put(
+                text,
+                format_args!("  - {} failures in {}: {failure}", o.failed, o.scenario),
+            );
+        }
+    }
+}
+
+/// Those that have a row, in the order of the enum.
+fn libraries(outcomes: &[Outcome]) -> Vec<Library> {
+    let all = <Library as clap::ValueEnum>::value_variants()
+        .iter()
+        .copied();
+    all.filter(|library| outcomes.iter().any(|o| o.library == library.name()))
+        .collect()
+}
+
+fn find(outcomes: &[Outcome], library: Library, scenario: Scenario) -> Option<&Outcome> {
+    outcomes
+        .iter()
+        .find(|o| o.library == library.name() && o.scenario == scenario.title())
+}
+
+fn titled(library: Library) -> String {
+    match library.whose() {
+        Whose::Ours => format!("**{}**", library.name()),
+        Whose::Limit => format!("*{}*", library.name()),
+        Whose::Theirs | Whose::Control => library.name(),
+    }
+}
+
+/// Three digits or more; thousands with commas.
+pub(crate) fn number(value: Option<f64>) -> String {
+    let Some(value) = value else {
+        return "–".to_owned();
+    };
+    if value == 0.0 {
+        return "0".to_owned();
+    }
+    if value < 10.0 {
+        return format!("{value:.2}");
+    }
+    if value < 100.0 {
+        return format!("{value:.1}");
+    }
+    let digits = format!("{value:.0}");
+    let mut grouped = String::new();
+    for (n, digit) in digits.chars().enumerate() {
+        if n > 0 && (digits.len() - n).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
+fn put(text: &mut String, line: std::fmt::Arguments<'_>) {
+    // Writing to a String cannot fail.
+    let _infallible = writeln!(text, "{line}");
+}
