@@ -2,12 +2,13 @@
 // a mutex and a thread per client. Arguments and output are those of every driver (worker.rs).
 
 import java.io.BufferedReader;
+import java.io.InputStream;
 import java.io.InputStreamReader;
-import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Properties;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.atomic.AtomicReference;
@@ -43,6 +44,10 @@ public final class CuratorLock {
         System.out.flush();
 
         String line = new BufferedReader(new InputStreamReader(System.in)).readLine();
+        if (line == null) {
+            // Whoever started it is gone; Curator's own threads would keep it alive.
+            System.exit(1);
+        }
         long start = Long.parseLong(line.trim());
         long warm = Long.parseLong(args.get("warm-ms")) * MS;
         long from = start + warm;
@@ -93,10 +98,14 @@ public final class CuratorLock {
         System.exit(0);
     }
 
-    /** Debian's jar is a link to one whose name has the version. */
+    /** As Maven wrote it into the jar. */
     private static String version() throws Exception {
-        Path jar = Path.of(InterProcessMutex.class.getProtectionDomain().getCodeSource().getLocation().toURI());
-        return jar.toRealPath().getFileName().toString().replaceAll("^curator-recipes-|\\.jar$", "");
+        String path = "/META-INF/maven/org.apache.curator/curator-recipes/pom.properties";
+        try (InputStream file = InterProcessMutex.class.getResourceAsStream(path)) {
+            Properties properties = new Properties();
+            properties.load(file);
+            return properties.getProperty("version");
+        }
     }
 
     private static void work(

@@ -138,6 +138,18 @@ struct All {
     failure: Option<String>,
 }
 
+// === impl NoRun ===
+
+impl NoRun {
+    /// It holds for every scenario of the library.
+    pub(crate) fn is_skip(&self) -> bool {
+        match self {
+            Self::Skipped(_) => true,
+            Self::Broken(_) => false,
+        }
+    }
+}
+
 // === impl All ===
 
 impl All {

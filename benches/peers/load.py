@@ -29,7 +29,11 @@ def drive(args, version, lock_of):
     for n in range(args.clients):
         locks.append(lock_of(args.key if args.keys == "one" else f"{args.key}-{n}"))
     print(json.dumps({"version": version}), flush=True)
-    start = int(sys.stdin.readline())
+    line = sys.stdin.readline()
+    if not line:
+        # Whoever started it is gone; a library's own threads would keep it alive.
+        os._exit(1)
+    start = int(line)
     probe_until = start + args.warm_ms * MS // 2
     counted_from = start + args.warm_ms * MS
     end = counted_from + args.run_ms * MS

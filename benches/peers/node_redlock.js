@@ -60,6 +60,8 @@ async function main() {
   console.log(JSON.stringify({ version: require(modules + "/redlock/package.json").version.replace(/^v/, "") }));
 
   const lines = readline.createInterface({ input: process.stdin });
+  // Whoever started it is gone; the connections would keep it alive.
+  lines.once("close", () => process.exit(1));
   const start = BigInt(await new Promise((resolve) => lines.once("line", resolve)));
   const warm = BigInt(args["warm-ms"]) * MS;
   const from = start + warm;

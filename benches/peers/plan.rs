@@ -242,6 +242,12 @@ impl Stand<'_> {
         }
         self.count += 1;
         let (library, scenario) = cell;
+        let mut troubles = found.trouble.iter();
+        let skipped = troubles.find(|((l, _), why)| *l == library && why.is_skip());
+        if let Some((_, why)) = skipped {
+            found.trouble.insert(cell, why.clone());
+            return None;
+        }
         let ground = self.grounds.iter().find(|(g, _)| *g == library.ground());
         let measured = match ground {
             Some((_, Ok(servers))) => {

@@ -47,9 +47,7 @@ pub(crate) fn render(machine: &Machine, outcomes: &[Outcome], rows: &[Row]) -> S
         ),
     );
     ratios(&mut text, rows);
-    for ground in [Ground::OneRedis, Ground::FiveRedis, Ground::Zookeeper] {
-        speeds(&mut text, outcomes, ground);
-    }
+    speeds(&mut text, outcomes);
     contended(&mut text, outcomes);
     put(
         &mut text,
@@ -106,45 +104,36 @@ fn ratios(text: &mut String, rows: &[Row]) {
 }
 
 /// Acquire + release per second, a column per scenario.
-fn speeds(text: &mut String, outcomes: &[Outcome], ground: Ground) {
-    let title = match ground {
-        Ground::OneRedis => "one Redis",
-        Ground::FiveRedis => "five Redis",
-        Ground::Zookeeper => "ZooKeeper",
-    };
-    let libraries: Vec<Library> = libraries(outcomes)
-        .into_iter()
-        .filter(|library| library.ground() == ground && library.whose() != Whose::Control)
-        .collect();
-    if libraries.is_empty() {
-        return;
-    }
+fn speeds(text: &mut String, outcomes: &[Outcome]) {
     let titles: Vec<&str> = Scenario::ALL.iter().map(|s| s.title()).collect();
     put(
         text,
         format_args!(
-            "| {title}, acquire + release per s | {} |\n|---|{}",
+            "| acquire + release per s | on | {} |\n|---|---|{}",
             titles.join(" | "),
             "---|".repeat(titles.len())
         ),
     );
-    for library in libraries {
+    for library in libraries(outcomes) {
+        let on = match (library.whose(), library.ground()) {
+            (Whose::Control, _) => continue,
+            (_, Ground::OneRedis) => "1 Redis",
+            (_, Ground::FiveRedis) => "5 Redis",
+            (_, Ground::Zookeeper) => "ZooKeeper",
+        };
         let cells: Vec<String> = Scenario::ALL
             .iter()
-            .map(|scenario| {
-                let outcome = find(outcomes, library, *scenario);
-                match outcome {
-                    Some(outcome) if outcome.overlaps > 0 => {
-                        format!("does not exclude ({})", outcome.overlaps)
-                    }
-                    Some(outcome) => number(outcome.per_s),
-                    None => String::new(),
+            .map(|scenario| match find(outcomes, library, *scenario) {
+                Some(outcome) if outcome.overlaps > 0 => {
+                    format!("does not exclude ({})", outcome.overlaps)
                 }
+                Some(outcome) => number(outcome.per_s),
+                None => String::new(),
             })
             .collect();
         put(
             text,
-            format_args!("| {} | {} |", titled(library), cells.join(" | ")),
+            format_args!("| {} | {on} | {} |", titled(library), cells.join(" | ")),
         );
     }
     put(text, format_args!(""));
@@ -193,25 +182,38 @@ fn contended(text: &mut String, outcomes: &[Outcome]) {
     }
 }
 
+/// What was compared, and what went wrong.
 fn versions(text: &mut String, outcomes: &[Outcome]) {
     for library in libraries(outcomes) {
-        let mut of = outcomes.iter().filter(|o| o.library == library.name());
-        let Some(first) = of.clone().next() else {
-            continue;
-        };
         let name = library.name();
-        match (&first.skipped, &first.version) {
-            (Some(why), _) => put(text, format_args!("- {name}: skipped: {why}")),
-            (None, Some(version)) if library.whose() == Whose::Theirs => {
-                put(text, format_args!("- {name} {version}: {}", first.settings))
-            }
-            (None, _) => put(text, format_args!("- {name}: {}", first.settings)),
-        }
-        if let Some((o, failure)) = of.find_map(|o| Some((o, o.failure.as_ref()?))) {
+        let of: Vec<&Outcome> = outcomes.iter().filter(|o| o.library == name).collect();
+        let version = match library.whose() {
+            Whose::Theirs => of.iter().find_map(|o| o.version.as_deref()),
+            Whose::Ours | Whose::Limit | Whose::Control => Some(""),
+        };
+        let Some(version) = version else {
+            let why = of.iter().find_map(|o| o.skipped.as_deref());
             put(
                 text,
-                format_args!("  - {} failures in {}: {failure}", o.failed, o.scenario),
+                format_args!("- {name}: skipped: {}", why.unwrap_or("not measured")),
             );
+            continue;
+        };
+        let title = format!("{name} {version}");
+        put(
+            text,
+            format_args!("- {}: {}", title.trim(), library.settings()),
+        );
+        for o in of {
+            if let Some(why) = &o.skipped {
+                put(text, format_args!("  - {}: broke: {why}", o.scenario));
+            }
+            if let Some(why) = &o.failure {
+                put(
+                    text,
+                    format_args!("  - {}: {} acquires failed: {why}", o.scenario, o.failed),
+                );
+            }
         }
     }
 }
