@@ -1,10 +1,16 @@
 //! The name of every Redis key, znode path and lock row.
 
-use crate::sale::{ActivityId, UserId};
+use crate::sale::{ActivityId, InvalidId, LockName, UserId};
 
-/// What a lock protects: one activity. Displayed as the lock's name in each store.
+/// What a lock protects: one activity, or whatever a program that uses the locks alone has named.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct LockKey(String);
+pub struct LockKey(Protected);
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Protected {
+    Activity(ActivityId),
+    Named(LockName),
+}
 
 /// The keys of one activity's gate. All share one hash tag, so that one script may touch them on a
 /// Redis Cluster.
@@ -27,33 +33,56 @@ pub struct GateKeys {
 
 impl LockKey {
     pub fn of(activity: &ActivityId) -> Self {
-        Self(activity.to_string())
+        Self(Protected::Activity(activity.clone()))
+    }
+
+    /// The lock of this name: everyone who names it on the same servers contends for it. It is never
+    /// an activity's.
+    ///
+    /// # Errors
+    /// A name that is empty, longer than 64 bytes, or not of letters, digits and `._-`.
+    pub fn named(name: &str) -> Result<Self, InvalidId> {
+        Ok(Self(Protected::Named(name.parse()?)))
     }
 
     /// The row of `distributed_lock` and `lock_fence`.
     pub fn row(&self) -> String {
-        format!("activity/{}", self.0)
+        match &self.0 {
+            Protected::Activity(id) => format!("activity/{id}"),
+            Protected::Named(name) => format!("named/{name}"),
+        }
     }
 
     /// The Redis key that holds the owner's token.
     pub fn redis(&self) -> String {
-        format!("{{fs:{}}}:lock", self.0)
+        self.tagged("lock")
     }
 
     /// The Redis key of the fencing counter; it outlives the lock.
     pub fn redis_fence(&self) -> String {
-        format!("{{fs:{}}}:lock-fence", self.0)
+        self.tagged("lock-fence")
     }
 
     /// The pub/sub channel on which a release is announced.
     pub fn redis_channel(&self) -> String {
-        format!("{{fs:{}}}:lock-released", self.0)
+        self.tagged("lock-released")
     }
 
     /// The znode under which contenders queue; one directory per lock, because the recipe's name
     /// filter is *contains*.
     pub fn znode(&self) -> String {
-        format!("{ZNODE_ROOT}/{}", self.0)
+        match &self.0 {
+            Protected::Activity(id) => format!("{ZNODE_ROOT}/{id}"),
+            Protected::Named(name) => format!("{ZNODE_ROOT}/named:{name}"),
+        }
+    }
+
+    /// A Redis key of the one slot in which everything of this lock lives.
+    fn tagged(&self, name: &str) -> String {
+        match &self.0 {
+            Protected::Activity(id) => format!("{{fs:{id}}}:{name}"),
+            Protected::Named(lock) => format!("{{fs:named:{lock}}}:{name}"),
+        }
     }
 }
 
@@ -94,5 +123,31 @@ impl GateKeys {
     /// One user's token bucket.
     pub fn user_bucket(activity: &ActivityId, user: &UserId) -> String {
         format!("{{fs:{activity}}}:ub:{user}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_named_lock_is_never_an_activitys() {
+        let id: ActivityId = "0190c0de".parse().expect("an id");
+        let activity = LockKey::of(&id);
+        let named = LockKey::named(id.as_str()).expect("a name");
+        let places = |key: &LockKey| [key.row(), key.redis(), key.redis_fence(), key.znode()];
+        for (a, b) in places(&activity).iter().zip(places(&named)) {
+            assert_ne!(*a, b);
+        }
+        assert_eq!(activity.redis(), "{fs:0190c0de}:lock");
+        assert_eq!(named.redis(), "{fs:named:0190c0de}:lock");
+    }
+
+    #[test]
+    fn a_name_that_would_break_a_key_or_a_path_is_refused() {
+        for name in ["", "a/b", "a}b", "a b", "é", &"x".repeat(65)] {
+            assert!(LockKey::named(name).is_err(), "{name}");
+        }
+        assert!(LockKey::named("nightly-report.v2").is_ok());
     }
 }

@@ -1,4 +1,52 @@
 //! A mutual exclusion with a lease: what every lock promises, and the outcomes a caller can tell apart.
+//!
+//! The locks can be used without the rest. Each is one type with one constructor:
+//!
+//! | lock | opened by | source of the algorithm |
+//! |---|---|---|
+//! | [`RedisSetNxLock`](crate::strategy::redis_set_nx::RedisSetNxLock) | `new(redis_url)` | Redis documentation, "Distributed Locks with Redis": single instance |
+//! | [`RedlockLock`](crate::strategy::redlock::RedlockLock) | `new(&redis_urls)`, an odd number, three or more | the same page: the Redlock algorithm |
+//! | [`ZookeeperLock`](crate::strategy::zookeeper::ZookeeperLock) | `new("host:port,host:port")` | ZooKeeper documentation, "Recipes and Solutions": locks |
+//! | [`DbUniqueInsertLock`](crate::strategy::db_unique_insert::DbUniqueInsertLock) | `new(store.lock_rows().clone())` | a lock table, as in ShedLock's JDBC provider |
+//!
+//! None of them connects when it is made; a server that was away is connected to again. Clones share
+//! connections and one first-come queue per key, so one lock per process is enough.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use flashlock::lock::{AcquireError, Guard, Lock, LockKey, Released, Terms};
+//! use flashlock::strategy::redis_set_nx::RedisSetNxLock;
+//!
+//! # async fn write_report(fence: flashlock::lock::Fence) {}
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let lock = RedisSetNxLock::new("redis://127.0.0.1:6379")?;
+//! let key = LockKey::named("nightly-report")?;
+//! let terms = Terms { wait: Duration::from_secs(2), ..Terms::default() };
+//! let guard = match lock.acquire(&key, &terms).await {
+//!     Ok(guard) => guard,
+//!     Err(AcquireError::Busy) => return Ok(()), // another does it
+//!     Err(error @ (AcquireError::Unavailable { .. } | AcquireError::Unknown { .. })) => return Err(error.into()),
+//! };
+//! tokio::select! {
+//!     () = write_report(guard.fence()) => {}
+//!     () = guard.lost() => {} // stop: it may be another's now
+//! }
+//! match guard.release().await {
+//!     Released::Released => {}
+//!     Released::NotOwner => {} // the lease had ended before: what was done is suspect
+//!     Released::Pending => {}  // no answer; goes on in the background until the lease ends
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! `examples/` has one program per lock.
+//!
+//! # A lease is not a mutex
+//! A holder that is paused for longer than its lease goes on as if it held the lock (C. Gray and D.
+//! Cheriton, "Leases", 1989, assume bounded clock drift; M. Kleppmann, "How to do distributed locking",
+//! 2016, says what follows). Two things help: [`Guard::valid_until`] and [`Guard::lost`], which are by
+//! the holder's own monotonic clock and early rather than late; and [`Guard::fence`], a token that a
+//! store compares, so that what comes late is refused there.
 
 pub mod detached;
 pub mod lease;
@@ -12,19 +60,22 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::clock::Instant;
-use crate::keys::LockKey;
-use crate::sale::{Activity, Watchdog};
+use crate::sale::Activity;
 
+pub use crate::keys::LockKey;
+pub use crate::sale::Watchdog;
 /// A grant's token is what the store checks, so it is the store's word.
 pub use crate::store::Fence;
 
-/// What a caller asks of a lock.
+/// What a caller asks of a lock. By default a lease of 10 s that is renewed, and a wait of 5 s.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
-    /// Length of a lease.
+    /// Length of a lease, from when it was asked for. A holder that dies is waited for so long. Not
+    /// for ZooKeeper, whose lease is its session.
     pub ttl: Duration,
-    /// Longest wait; every acquire ends by then.
+    /// Longest wait; every acquire ends by then, or 100 ms after it was called.
     pub wait: Duration,
+    /// Whether the lease is renewed, at a third of it, while its guard lives: for up to 60 s.
     pub watchdog: Watchdog,
 }
 
@@ -39,6 +90,11 @@ pub trait Lock: Send + Sync + std::fmt::Debug + 'static {
 
     /// Waits up to `terms.wait` for the lock of `key`. `Ok` means that the server granted it to
     /// this call, under an identity of its own.
+    ///
+    /// # Errors
+    /// `Busy`: another had it for the whole wait; nothing is wrong. `Unavailable`: nothing was
+    /// granted, and the server is named. `Unknown`: it may have been granted; it is given back in the
+    /// background, and its lease bounds how long that can take.
     ///
     /// # Cancel safety
     /// A future dropped at any point leaves nothing behind for longer than one round trip: what the
@@ -73,7 +129,12 @@ pub trait Lock: Send + Sync + std::fmt::Debug + 'static {
 }
 
 /// A lease that was granted.
+///
+/// Dropped instead of released, it is given back in the background, where there is still a tokio
+/// runtime; otherwise it runs out.
 pub trait Guard: Send + Sync + 'static {
+    /// The token of this grant: higher than that of every earlier grant of the same key, as far as
+    /// the lock's guarantees say. A store that remembers the highest it has seen refuses the others.
     fn fence(&self) -> Fence;
 
     /// Until when the holder may believe in its lease, by its own monotonic clock; stamped *before*
@@ -89,7 +150,7 @@ pub trait Guard: Send + Sync + 'static {
     /// Whether a write may be invoked now: not lost, and before the deadline.
     fn is_held(&self) -> bool;
 
-    /// Gives the lock back and says what the server answered.
+    /// Gives the lock back and says what the server answered; bounded by a second or so.
     ///
     /// # Cancel safety
     /// Dropped half way, the release goes on in the background.
@@ -151,7 +212,18 @@ pub struct Guarantees {
 
 // === impl Terms ===
 
+impl Default for Terms {
+    fn default() -> Self {
+        Self {
+            ttl: Duration::from_secs(10),
+            wait: Duration::from_secs(5),
+            watchdog: Watchdog::On,
+        }
+    }
+}
+
 impl Terms {
+    /// As the activity's lock settings say.
     pub fn of(activity: &Activity) -> Self {
         let ms = |n: i64| Duration::from_millis(u64::try_from(n).unwrap_or(0));
         Self {

@@ -10,8 +10,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 pub use id::{
-    ActivityId, IDEMPOTENCY_KEY_BYTES_MAX, IdempotencyKey, InvalidId, NAME_BYTES_MAX, OrderId, Rid,
-    Sku, StrategyName, UserId,
+    ActivityId, IDEMPOTENCY_KEY_BYTES_MAX, IdempotencyKey, InvalidId, LockName, NAME_BYTES_MAX,
+    OrderId, Rid, Sku, StrategyName, UserId,
 };
 pub use limits::{Bucket, CAPACITY_MAX, InvalidBucket, Limits, PER_S_MAX};
 

@@ -24,6 +24,10 @@ pub struct InvalidId {
 #[serde(try_from = "String", into = "String")]
 pub struct ActivityId(String);
 
+/// The name of a lock that a program takes for itself; safe where an activity's id is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LockName(String);
+
 /// The buyer, as the caller names them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -115,6 +119,7 @@ macro_rules! text_id {
 
 // Every alphabet leaves out `|`, `;`, `=`, `{` and `}`: the gate's records and hash tags use them.
 text_id!(ActivityId, "activity id", 36, "-");
+text_id!(LockName, "lock name", NAME_BYTES_MAX, "._-");
 text_id!(UserId, "user_id", NAME_BYTES_MAX, "._:@+-");
 text_id!(Sku, "sku", NAME_BYTES_MAX, "._:-");
 

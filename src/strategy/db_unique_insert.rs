@@ -1,5 +1,10 @@
 //! Strategy `db-unique-insert`: a row whose unique key only one can insert, with expiry and
 //! take-over by the database's clock.
+//!
+//! The recipe is the lock table known from ShedLock's JDBC provider and many a scheduler: whoever
+//! inserts the row holds the lock, whoever finds it expired takes it over. A fencing token is counted
+//! besides, in a row that outlives the lock. The row is written on connections of its own, and never
+//! within the holder's transaction, which others would have to wait for.
 
 use std::time::Duration;
 
@@ -11,7 +16,7 @@ use crate::lock::watchdog::Renewal;
 use crate::lock::{AcquireError, Fence, Guarantees, Lock, Released, Terms};
 use crate::store::{LockRows, RowGrant, StoreError};
 
-/// The lock rows of the database.
+/// Exclusion by the lock rows of a database. Clones share the connections and the queue.
 #[derive(Debug, Clone)]
 pub struct DbUniqueInsertLock(LeasedLock<LockRows>);
 
@@ -28,6 +33,8 @@ fn open(servers: &Servers) -> Result<Box<dyn Deduct>, Missing> {
 // === impl DbUniqueInsertLock ===
 
 impl DbUniqueInsertLock {
+    /// The rows are `store.lock_rows()` of a [`Store`](crate::store::Store) that has been opened and
+    /// migrated; nothing else of it is needed.
     pub fn new(rows: LockRows) -> Self {
         Self(LeasedLock::new(rows))
     }

@@ -9,6 +9,7 @@ mod compare;
 mod conformance;
 mod db_forms;
 mod embedded;
+mod examples;
 mod gate;
 mod held;
 mod lab;
