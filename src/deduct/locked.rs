@@ -1,7 +1,8 @@
 //! The critical section that every lock shares: lock, read, check, begin, insert, write the stock
 //! row last, commit, release. The only place that knows this order.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -32,11 +33,31 @@ struct Seen {
     claims: BTreeMap<Sku, Claim>,
 }
 
+/// A lock that was granted, and the SKUs that were claimed under it: their token is this grant's own,
+/// where the same token found elsewhere is another's.
+#[derive(Debug)]
+struct Grant<G> {
+    guard: G,
+    claimed: Mutex<BTreeSet<Sku>>,
+}
+
 /// Tries of the critical section under one grant, after deadlocks. Not after a wait that was over: it
 /// was as long as a buyer may be kept.
 const TRIES_MAX: u32 = 3;
 /// Grants for one batch: a second one after the token's source had lost its history.
 const GRANTS_MAX: u32 = 2;
+
+// === impl Grant ===
+
+impl<G: Guard> Grant<G> {
+    fn is_held(&self) -> bool {
+        self.guard.is_held()
+    }
+
+    fn claimed(&self) -> MutexGuard<'_, BTreeSet<Sku>> {
+        self.claimed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 // === impl Locked ===
 
@@ -46,10 +67,16 @@ impl<L: Lock> Locked<L> {
     }
 
     /// Takes the lock, or says for everyone in the batch why not.
-    async fn enter(&self, activity: &Activity) -> Result<L::Guard, Result<Ending, DeductError>> {
+    async fn enter(
+        &self,
+        activity: &Activity,
+    ) -> Result<Grant<L::Guard>, Result<Ending, DeductError>> {
         let key = LockKey::of(&activity.id);
         match self.lock.acquire(&key, &Terms::of(activity)).await {
-            Ok(guard) => Ok(guard),
+            Ok(guard) => Ok(Grant {
+                guard,
+                claimed: Mutex::default(),
+            }),
             Err(AcquireError::Busy) => Err(Ok(Ending::Busy(Contention::LockTimeout))),
             // Nothing was sold in either case: the lock comes before any write.
             Err(
@@ -62,8 +89,8 @@ impl<L: Lock> Locked<L> {
         }
     }
 
-    async fn leave(&self, activity: &Activity, guard: L::Guard) {
-        match guard.release().await {
+    async fn leave(&self, activity: &Activity, grant: Grant<L::Guard>) {
+        match grant.guard.release().await {
             Released::Released => {}
             Released::NotOwner => {
                 metrics::counter!("flashlock_lock_not_owner_total").increment(1);
@@ -82,7 +109,7 @@ impl<L: Lock> Locked<L> {
         &self,
         activity: &Activity,
         skus: &[Sku],
-        guard: &L::Guard,
+        guard: &Grant<L::Guard>,
     ) -> Result<Seen, Stopped> {
         let mut seen = Seen::default();
         if activity.guard != GuardMode::Fence {
@@ -90,11 +117,14 @@ impl<L: Lock> Locked<L> {
             return Ok(seen);
         }
         let generation = activity.fence_generation;
-        match self
+        let mut mine = std::mem::take(&mut *guard.claimed());
+        let fence = guard.guard.fence();
+        let claimed = self
             .store
-            .claim(&activity.id, skus, generation, guard.fence())
-            .await?
-        {
+            .claim(&activity.id, skus, generation, fence, &mut mine)
+            .await;
+        *guard.claimed() = mine;
+        match claimed? {
             Claimed::Mine(claimed) => {
                 for (sku, found) in claimed {
                     seen.claims.insert(sku.clone(), found.claim);
@@ -111,7 +141,7 @@ impl<L: Lock> Locked<L> {
     }
 
     /// Whether a write may be invoked. Under `none` always: the textbook trusts its lock.
-    fn may_write(activity: &Activity, guard: &L::Guard) -> Result<(), Stopped> {
+    fn may_write(activity: &Activity, guard: &Grant<L::Guard>) -> Result<(), Stopped> {
         match activity.guard {
             GuardMode::None => Ok(()),
             GuardMode::Lease | GuardMode::Fence if guard.is_held() => Ok(()),
@@ -124,7 +154,7 @@ impl<L: Lock> Locked<L> {
     async fn stopped(
         &self,
         activity: &Activity,
-        guard: &L::Guard,
+        guard: &Grant<L::Guard>,
         why: Stopped,
         tries: u32,
     ) -> Result<(), Stopped> {
@@ -132,7 +162,7 @@ impl<L: Lock> Locked<L> {
             Stopped::Store(StoreError::Retry(Contended::Database(_))) if tries < TRIES_MAX => {
                 Ok(())
             }
-            // A holder that still has its lease is the youngest there is; when its token is below
+            // A holder that still has its lease is the youngest there is; when its token is not above
             // the store's, the source went back. The next grant is above.
             Stopped::FencedOut(fence) if guard.is_held() => {
                 let key = LockKey::of(&activity.id);
@@ -150,7 +180,7 @@ impl<L: Lock> Locked<L> {
         &self,
         activity: &Activity,
         batch: &[&NewOrder],
-        guard: &L::Guard,
+        guard: &Grant<L::Guard>,
     ) -> Result<Vec<Ending>, Stopped> {
         let skus = skus_of(lines_of(batch));
         let mut seen = self.look(activity, &skus, guard).await?;
@@ -180,7 +210,7 @@ impl<L: Lock> Locked<L> {
         activity: &Activity,
         skus: &[Sku],
         seen: &Seen,
-        guard: &L::Guard,
+        guard: &Grant<L::Guard>,
     ) -> Result<(), Stopped> {
         for sku in skus {
             let Some(available) = seen.available.get(sku) else {
@@ -202,7 +232,7 @@ impl<L: Lock> Locked<L> {
         &self,
         activity: &Activity,
         batch: &[&NewOrder],
-        guard: &L::Guard,
+        guard: &Grant<L::Guard>,
     ) -> Result<Vec<Ending>, Stopped> {
         let mut tries = 1;
         loop {
@@ -218,7 +248,7 @@ impl<L: Lock> Locked<L> {
         &self,
         activity: &Activity,
         batch: &[&NewOrder],
-        guard: &L::Guard,
+        guard: &Grant<L::Guard>,
     ) -> Vec<Result<Ending, DeductError>> {
         let mut endings = Vec::with_capacity(batch.len());
         for order in batch {
@@ -238,7 +268,7 @@ impl<L: Lock> Locked<L> {
         activity: &Activity,
         orders: &[Order],
         why: CloseReason,
-        guard: &L::Guard,
+        guard: &Grant<L::Guard>,
     ) -> Result<Vec<bool>, Stopped> {
         let skus = skus_of(orders.iter().flat_map(|order| &order.lines));
         let mut seen = self.look(activity, &skus, guard).await?;

@@ -1,6 +1,6 @@
 //! The stock rows: read, claimed with a fencing token, written absolutely or by condition.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use sqlx::Row;
 
@@ -22,6 +22,21 @@ pub enum Fence {
 pub struct Claim {
     pub generation: i64,
     pub fence: i64,
+}
+
+/// What a claim is made with.
+#[derive(Debug, Clone, Copy)]
+struct Bid {
+    generation: i64,
+    fence: Fence,
+    before: Before,
+}
+
+/// Whether the same grant has claimed the same SKU before.
+#[derive(Debug, Clone, Copy)]
+enum Before {
+    Not,
+    Claimed,
 }
 
 /// What a claim found, SKU by SKU, after it had been committed.
@@ -57,6 +72,10 @@ impl Store {
     /// on its own, before the read: an older holder that wakes up finds its pair gone, and a paused
     /// claimer blocks nobody.
     ///
+    /// `mine` are the SKUs that this grant has claimed already, and is added to. Only for those may the
+    /// token be there: found anywhere else it is another grant's, from a source that lost its last
+    /// steps in a failover and issued the same token again.
+    ///
     /// Source: M. Kleppmann, "How to do distributed locking" (2016), on fencing tokens.
     pub async fn claim(
         &self,
@@ -64,44 +83,51 @@ impl Store {
         skus: &[Sku],
         generation: i64,
         fence: Fence,
+        mine: &mut BTreeSet<Sku>,
     ) -> Result<Claimed, StoreError> {
-        let mut mine = BTreeMap::new();
+        let mut found = BTreeMap::new();
         for sku in skus {
+            let bid = Bid {
+                generation,
+                fence,
+                before: match mine.contains(sku) {
+                    true => Before::Claimed,
+                    false => Before::Not,
+                },
+            };
             let claimed = match self.dialect {
                 Dialect::Sqlite | Dialect::Postgres => {
-                    self.claim_returning(activity, sku, generation, fence)
-                        .await?
+                    self.claim_returning(activity, sku, bid).await?
                 }
-                Dialect::Mysql => {
-                    self.claim_and_read(activity, sku, generation, fence)
-                        .await?
-                }
+                Dialect::Mysql => self.claim_and_read(activity, sku, bid).await?,
             };
             match claimed {
-                Some(claimed) => mine.insert(sku.clone(), claimed),
+                Some(claimed) => {
+                    mine.insert(sku.clone());
+                    found.insert(sku.clone(), claimed);
+                }
                 None => {
                     return Ok(match self.fence_of(activity, sku).await? {
                         Some(younger) => Claimed::FencedOut(younger),
                         None => Claimed::UnknownSku(sku.clone()),
                     });
                 }
-            };
+            }
         }
-        Ok(Claimed::Mine(mine))
+        Ok(Claimed::Mine(found))
     }
 
     async fn claim_returning(
         &self,
         activity: &ActivityId,
         sku: &Sku,
-        generation: i64,
-        fence: Fence,
+        bid: Bid,
     ) -> Result<Option<ClaimedSku>, StoreError> {
         let sql = self.dialect.sql(&format!(
             "{} RETURNING fence_generation, fence, available",
-            claim_sql(fence)
+            claim_sql(bid)
         ));
-        let update = bind_claim(&sql, activity, sku, generation, fence);
+        let update = bind_claim(&sql, activity, sku, bid);
         let _permit = self.permit(&self.permits).await?;
         let _writer = match self.dialect {
             Dialect::Sqlite => Some(self.permit(&self.writer).await?),
@@ -118,18 +144,17 @@ impl Store {
         &self,
         activity: &ActivityId,
         sku: &Sku,
-        generation: i64,
-        fence: Fence,
+        bid: Bid,
     ) -> Result<Option<ClaimedSku>, StoreError> {
-        let update_sql = self.dialect.sql(claim_sql(fence));
+        let update_sql = self.dialect.sql(claim_sql(bid));
         let read_sql = self.dialect.sql(
             "SELECT fence_generation, fence, available FROM activity_sku WHERE activity_id = ? AND sku = ?",
         );
-        let update = bind_claim(&update_sql, activity, sku, generation, fence);
+        let update = bind_claim(&update_sql, activity, sku, bid);
         let read = query(&read_sql)
             .bind(activity.to_string())
             .bind(sku.to_string());
-        match fence {
+        match bid.fence {
             Fence::Token(token) => {
                 let _permit = self.permit(&self.permits).await?;
                 let mut connection = answered(self.claims.acquire()).await?;
@@ -143,7 +168,7 @@ impl Store {
                 let row = answered(read.fetch_one(&mut *connection)).await?;
                 let found = claimed_sku(&row)?;
                 let mine = Claim {
-                    generation,
+                    generation: bid.generation,
                     fence: token,
                 };
                 Ok((found.claim == mine).then_some(found))
@@ -360,14 +385,18 @@ impl Tx {
     }
 }
 
-fn claim_sql(fence: Fence) -> &'static str {
-    match fence {
-        Fence::Token(_) => {
+fn claim_sql(bid: Bid) -> &'static str {
+    match (bid.fence, bid.before) {
+        (Fence::Token(_), Before::Not) => {
+            "UPDATE activity_sku SET fence_generation = ?, fence = ? \
+             WHERE activity_id = ? AND sku = ? AND (fence_generation, fence) < (?, ?)"
+        }
+        (Fence::Token(_), Before::Claimed) => {
             "UPDATE activity_sku SET fence_generation = ?, fence = ? \
              WHERE activity_id = ? AND sku = ? AND (fence_generation, fence) <= (?, ?)"
         }
         // `fence` first: MySQL evaluates assignments from left to right.
-        Fence::IssuedByStore => {
+        (Fence::IssuedByStore, Before::Not | Before::Claimed) => {
             "UPDATE activity_sku SET fence = CASE WHEN fence_generation = ? THEN fence + 1 ELSE 1 END, \
              fence_generation = ? WHERE activity_id = ? AND sku = ? AND fence_generation <= ?"
         }
@@ -378,10 +407,10 @@ fn bind_claim<'q>(
     sql: &'q str,
     activity: &ActivityId,
     sku: &Sku,
-    generation: i64,
-    fence: Fence,
+    bid: Bid,
 ) -> sqlx::query::Query<'q, sqlx::Any, sqlx::any::AnyArguments> {
-    match fence {
+    let generation = bid.generation;
+    match bid.fence {
         Fence::Token(token) => query(sql)
             .bind(generation)
             .bind(token)

@@ -51,8 +51,17 @@ impl Shop {
         processes: usize,
         strategy: impl Fn(&Store, &str) -> Arc<dyn Deduct>,
     ) -> Self {
+        Self::open_at(world().database(database).await, processes, strategy).await
+    }
+
+    /// The same on a database that is there.
+    pub(crate) async fn open_at(
+        database_url: String,
+        processes: usize,
+        strategy: impl Fn(&Store, &str) -> Arc<dyn Deduct>,
+    ) -> Self {
         let config = Config {
-            database_url: world().database(database).await,
+            database_url,
             database_connections_max: 8,
             ..Config::default()
         };

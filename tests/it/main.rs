@@ -5,6 +5,7 @@ mod books;
 mod boundary;
 mod broken_lock;
 mod cases;
+mod cases_locks;
 mod compare;
 mod conformance;
 mod db_forms;

@@ -1,5 +1,7 @@
 //! `db-version`: writes what it read or nothing, tries so often and no more, and counts.
 
+use std::collections::BTreeSet;
+
 use flashlock::sale::GuardMode;
 use flashlock::store::{Store, StoreError, StoreOptions, Tx};
 use serde_json::json;
@@ -123,7 +125,10 @@ async fn every_write_of_the_stock_raises_its_version() {
         };
         let skus = std::slice::from_ref(sku);
         let fence = flashlock::store::Fence::Token(7);
-        let claimed = store.claim(id, skus, 0, fence).await.expect("an answer");
+        let claimed = store
+            .claim(id, skus, 0, fence, &mut BTreeSet::new())
+            .await
+            .expect("an answer");
         let flashlock::store::Claimed::Mine(claimed) = claimed else {
             panic!("{database}: {claimed:?}");
         };

@@ -18,7 +18,7 @@ async fn claim(
     fence: Fence,
 ) -> Claimed {
     store
-        .claim(&activity.id, skus, generation, fence)
+        .claim(&activity.id, skus, generation, fence, &mut BTreeSet::new())
         .await
         .expect("the database answers")
 }
@@ -38,14 +38,15 @@ async fn claim_a(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_older_token_is_fenced_out_and_an_equal_one_is_not() {
+async fn a_token_that_is_not_above_the_last_is_fenced_out() {
     for database in DATABASES {
         let db = Db::new(database).await;
         let activity = db.activity(5).await;
         let pair = |generation, fence| Claim { generation, fence };
         let courses = [
             ((0, 7), Ok(pair(0, 7))),
-            ((0, 7), Ok(pair(0, 7))),
+            // Of another grant: its source has lost the last token, and issued it again.
+            ((0, 7), Err(pair(0, 7))),
             ((0, 6), Err(pair(0, 7))),
             ((0, 9), Ok(pair(0, 9))),
             // A change of strategy: its tokens start anew, and the earlier ones are stale.
@@ -60,6 +61,31 @@ async fn an_older_token_is_fenced_out_and_an_equal_one_is_not() {
         }
         let unknown = claim(&db.store, &activity, &[sku("C")], 1, Fence::Token(9)).await;
         assert_eq!(unknown, Claimed::UnknownSku(sku("C")), "{database}");
+    }
+}
+
+/// A grant that tries its critical section again finds its own token.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_may_claim_again_what_it_has_claimed() {
+    for database in DATABASES {
+        let db = Db::new(database).await;
+        let activity = db.activity(5).await;
+        let mut mine = BTreeSet::new();
+        for skus in [vec![sku("A")], vec![sku("A"), sku("B")]] {
+            let claimed = db
+                .store
+                .claim(&activity.id, &skus, 0, Fence::Token(7), &mut mine)
+                .await;
+            let claimed = claimed.expect("the database answers");
+            assert!(
+                matches!(claimed, Claimed::Mine(_)),
+                "{database}: {claimed:?}"
+            );
+        }
+        assert_eq!(mine, BTreeSet::from([sku("A"), sku("B")]), "{database}");
+        // Another grant with the same token has claimed nothing of it.
+        let other = claim_a(&db.store, &activity, 0, Fence::Token(7)).await;
+        assert!(other.is_err(), "{database}: {other:?}");
     }
 }
 
