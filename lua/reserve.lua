@@ -6,7 +6,8 @@
 -- "this is not the Redis that was opened".
 -- stamp @ACTIVITY@ @EPOCH@ @RUN_ID@
 --
--- KEYS 1 meta  2 stock  3 rsv  4 pend  5 user  6 pending
+-- KEYS 1 meta  2 stock  3 rsv  4 pend  5 user  6 pending  7 q (only for holds that are booked
+--      later: each is handed to the booking workers by an entry of this stream)
 -- ARGV for each order: rid, user, fingerprint, number of lines, then sku and quantity of each line
 --
 -- Returns {seq, answer, answer, …}, one answer per order and in its order. Every order of a batch
@@ -20,12 +21,15 @@
 --   {'FULL', holds}        too many holds wait for their booking
 -- or {0, {'NOT_WARMED'}} or {seq, {'CORRUPT', what}} for the batch as a whole; then nothing is written.
 --
--- A record of rsv is state user|fingerprint|lines|left|reason, lines being sku=n;sku=n.
+-- A record of rsv is state user|fingerprint|lines|left|reason, lines being sku=n;sku=n; that of a
+-- hold that is booked later is state user|fingerprint|lines|left|accepted_at_ms|reason.
 -- An entry of user is rid=units;rid=units, the user's live orders.
 
-local META, STOCK, RSV, PEND, USER, PENDING = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local META, STOCK, RSV, PEND, USER, PENDING, Q = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local EPOCH = '@EPOCH@'
 local ORDERS_MAX, LINES_MAX, DIGITS_MAX, TEXT_MAX = 256, 20, 9, 64
+-- The stream is a wake-up and pend the truth, so it may forget what nobody reads.
+local ENTRIES_MAX = 20000
 local call, find, sub = redis.call, string.find, string.sub
 
 local meta = call('HMGET', META, 'state', 'epoch', 'opens_at', 'closes_at', 'orders_max', 'units_max', 'pend_max', 'seq')
@@ -81,9 +85,11 @@ local holders = call('HMGET', USER, unpack(users))
 local stock = call('HMGET', STOCK, unpack(skus))
 local pending = call('HMGET', PENDING, unpack(skus))
 local holds = call('ZCARD', PEND)
+if Q then call('XLEN', Q) end
 local time = call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local now_text = now .. ''
+local tail = Q and ('|' .. now_text .. '|') or '|'
 for i = 1, #skus do
   if stock[i] then
     stock[i], pending[i] = tonumber(stock[i]), tonumber(pending[i] or '')
@@ -136,7 +142,7 @@ local function decide(n)
     stock[k], pending[k], touched[k] = stock[k] - q, pending[k] + q, true
   end
   local left = stock[sku_at[ARGV[first]]]
-  record = 'P' .. body .. left .. '|'
+  record = 'P' .. body .. left .. tail
   local entry = rid .. '=' .. (count == 1 and ARGV[first + 1] or sum)
   holder = holder and (holder .. ';' .. entry) or entry
   new_record[rid], new_holder[user] = record, holder
@@ -164,6 +170,9 @@ if w > 0 then
   call('HSET', STOCK, unpack(set_stock))
   call('HSET', PENDING, unpack(set_pending))
   call('HSET', META, 'seq', seq)
+  if Q then
+    for i = 1, w, 2 do call('XADD', Q, 'MAXLEN', '~', ENTRIES_MAX, '*', 'rid', set_rsv[i]) end
+  end
   reply[1] = seq
 end
 return reply

@@ -21,6 +21,8 @@ use crate::store::{Dialect, UnknownDatabase};
 pub enum Role {
     /// The REST API.
     Api,
+    /// Books orders that were accepted for later.
+    Booker,
     /// Closes orders whose pay window is over, and moves activities on: a pause, an end.
     Closer,
     /// Delivers the outbox, and carries out what its events ask for.

@@ -139,11 +139,43 @@ pub trait Deduct: Send + Sync + std::fmt::Debug {
         Ok(false)
     }
 
+    /// A worker that books what was accepted for later (`Ending::Accepted`); any number of them, in
+    /// any number of processes. `None`: this strategy books before it answers.
+    fn booker(&self, id: &ActivityId) -> Result<Option<Box<dyn Booker>>, DeductError> {
+        let _ = id;
+        Ok(None)
+    }
+
     /// What it knows of a reservation that the database does not have.
     async fn known(&self, id: &OrderId) -> Result<Known, DeductError> {
         let _ = id;
         Ok(Known::Nothing)
     }
+}
+
+/// Books what one activity's purchases left to be booked later.
+#[async_trait]
+pub trait Booker: Send + std::fmt::Debug {
+    /// Books the next batch, and waits up to a second for the first order of one. What it could not
+    /// book it keeps, and tries again with the next call.
+    ///
+    /// # Errors
+    /// A server is away. Nothing is lost: pause, and call again.
+    ///
+    /// # Cancel safety
+    /// Dropped, what it was at is taken up by another worker.
+    async fn next(&mut self) -> Result<Batch, DeductError>;
+}
+
+/// What a booking worker did with one batch.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Batch {
+    /// Booked, or refused and given back.
+    pub settled: Settled,
+    /// Orders of the batch that another worker had left.
+    pub reclaimed: usize,
+    /// Orders that wait for their booking, those of other workers as well; only counted at times.
+    pub backlog: Option<usize>,
 }
 
 /// What a place outside the database knows of a reservation.

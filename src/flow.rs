@@ -1,7 +1,9 @@
 //! The way of a purchase: look up, admit, limit, deduct, answer.
 
+mod accept;
 pub mod activity;
 mod alarm;
+mod booking;
 pub mod close;
 mod combine;
 mod dedupe;
@@ -113,7 +115,8 @@ impl Flow {
     }
 
     /// Buys, or says why not. The same purchase may be asked for again at any time, and is sold
-    /// once. Answers within [`LOOK_UP_MAX`], the activity's `lock.wait_ms` and [`DEDUCT_MAX`].
+    /// once. Answers within [`LOOK_UP_MAX`], the activity's `lock.wait_ms` and [`DEDUCT_MAX`], twice the last
+    /// where the gate is asked first.
     ///
     /// # Errors
     /// `Deduct(Unknown)` when the time is over: it goes on to its end, and the same key finds out.
@@ -122,6 +125,9 @@ impl Flow {
     /// Dropped, the purchase goes on to its end: the deduction runs in a task of its own, since a
     /// drop during COMMIT would let go of the lock while the commit is on its way.
     pub async fn purchase(self: &Arc<Self>, purchase: Purchase) -> Result<Answer, FlowError> {
+        if let Some(answer) = in_time(DEDUCT_MAX, self.accept(&purchase)).await? {
+            return Ok(answer);
+        }
         let begun = clock::now();
         let looked_up = tokio::time::timeout(LOOK_UP_MAX, self.dedupe(&purchase)).await;
         let (activity, known) = looked_up.map_err(|_elapsed| {
@@ -135,17 +141,7 @@ impl Flow {
             dedupe::Known::Ended(ending) => return Ok(Answer::Ended(ending)),
         };
         let overtime = Terms::of(&activity).wait + DEDUCT_MAX;
-        let answered = self.sell(&purchase, begun, activity, order);
-        match tokio::time::timeout(overtime, answered).await {
-            Ok(answer) => answer,
-            Err(_elapsed) => {
-                metrics::counter!("flashlock_purchase_overtime_total").increment(1);
-                Err(FlowError::Deduct(DeductError::Unknown {
-                    server: "service",
-                    reason: format!("it takes longer than {} s", overtime.as_secs()),
-                }))
-            }
-        }
+        in_time(overtime, self.sell(&purchase, begun, activity, order)).await
     }
 
     /// Sells what dedupe found to be new.
@@ -167,6 +163,23 @@ impl Flow {
                 return Ok(Answer::Ended(ending));
             }
         }
+        match self.deduct(strategy, activity, order).await? {
+            sold_out @ Ending::SoldOut { .. } => {
+                let known = self.known_by_now(purchase).await?;
+                Ok(Answer::Ended(known.unwrap_or(sold_out)))
+            }
+            ending => Ok(Answer::Ended(ending)),
+        }
+    }
+
+    /// Deducts, alone or together with others, and remembers what it tells of the stock. It goes on
+    /// to its end though the caller leaves.
+    async fn deduct(
+        self: &Arc<Self>,
+        strategy: Arc<dyn Deduct>,
+        activity: Arc<Activity>,
+        order: NewOrder,
+    ) -> Result<Ending, FlowError> {
         let flow = Arc::clone(self);
         let task = self.tasks.spawn(async move {
             let lines = order.lines.clone();
@@ -181,11 +194,7 @@ impl Flow {
             ending
         });
         match task.await {
-            Ok(Ok(sold_out @ Ending::SoldOut { .. })) => {
-                let known = self.known_by_now(purchase).await?;
-                Ok(Answer::Ended(known.unwrap_or(sold_out)))
-            }
-            Ok(ending) => Ok(Answer::Ended(ending?)),
+            Ok(ending) => Ok(ending?),
             Err(panicked) => Err(FlowError::Deduct(DeductError::Unknown {
                 server: "service",
                 reason: panicked.to_string(),
@@ -209,5 +218,22 @@ impl Flow {
         self.tasks.close();
         self.combiner.finish();
         tokio::time::timeout(wait, self.tasks.wait()).await.is_ok()
+    }
+}
+
+/// What comes of a purchase within `overtime`; after that its outcome is unknown.
+async fn in_time<T>(
+    overtime: Duration,
+    purchase: impl Future<Output = Result<T, FlowError>>,
+) -> Result<T, FlowError> {
+    match tokio::time::timeout(overtime, purchase).await {
+        Ok(answer) => answer,
+        Err(_elapsed) => {
+            metrics::counter!("flashlock_purchase_overtime_total").increment(1);
+            Err(FlowError::Deduct(DeductError::Unknown {
+                server: "service",
+                reason: format!("it takes longer than {} s", overtime.as_secs()),
+            }))
+        }
     }
 }

@@ -3,7 +3,9 @@
 //! The gate keeps the crowd out; the database is the truth. *Take* Redis first, then the database;
 //! *give back* the database first, then Redis.
 
+pub mod accepted;
 mod connection;
+pub mod queue;
 mod read;
 pub mod rebuild;
 pub mod reconcile;

@@ -64,6 +64,9 @@ pub async fn serve(
     let wait = Duration::from_secs(config.shutdown_s);
     let stopping = CancellationToken::new();
     let mut background = tokio::task::JoinSet::new();
+    if config.roles.contains(&Role::Booker) {
+        background.spawn(Arc::clone(&flow).booker(stopping.clone()));
+    }
     if config.roles.contains(&Role::Closer) {
         background.spawn(Arc::clone(&flow).closer(stopping.clone()));
         background.spawn(Arc::clone(&flow).keeper(stopping.clone()));
@@ -251,13 +254,9 @@ fn replayed(body: impl Serialize) -> Response {
 }
 
 /// 202 with where the outcome will be, and when to look.
-fn accepted(location: &str) -> Response {
+fn accepted(location: &str, body: impl Serialize) -> Response {
     let headers = [(header::LOCATION, location), (header::RETRY_AFTER, "1")];
-    answer(
-        axum::http::StatusCode::ACCEPTED,
-        &headers,
-        json!({"order": location}),
-    )
+    answer(axum::http::StatusCode::ACCEPTED, &headers, body)
 }
 
 fn answer(

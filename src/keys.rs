@@ -24,10 +24,15 @@ pub struct GateKeys {
     pub rsv: String,
     pub pend: String,
     pub user: String,
+    /// The stream that hands holds to the booking workers. What is in it and what is in `pend` must
+    /// be gone before an activity is drained.
     pub q: String,
     /// The activity's token bucket.
     pub b: String,
 }
+
+/// The group of all booking workers at each stream `q`.
+pub const BOOKERS: &str = "bookers";
 
 // === impl LockKey ===
 

@@ -13,6 +13,7 @@ mod order;
 mod outbox;
 mod payment;
 mod recon;
+mod rejected;
 mod stock;
 mod tombstone;
 mod version;
@@ -39,6 +40,7 @@ pub use outbox::{
 };
 pub use payment::{Payment, PaymentOutcome};
 pub use recon::WrongRow;
+pub use rejected::Rejection;
 pub use stock::{Claim, Claimed, ClaimedSku, Fence};
 pub use tombstone::Tombstone;
 pub use version::Versioned;

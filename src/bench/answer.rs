@@ -47,6 +47,8 @@ struct OrderBody {
     id: String,
     #[serde(default)]
     left: Option<i64>,
+    #[serde(default)]
+    status: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -64,6 +66,13 @@ impl Answer {
     pub fn read(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Self {
         if status == StatusCode::OK || status == StatusCode::CREATED {
             return Self::booked(status, headers, body);
+        }
+        if status == StatusCode::ACCEPTED {
+            // Held, and not booked yet: the same key finds out what it came to.
+            return Self::Open {
+                why: "202 accepted".to_string(),
+                retry_after: retry_after(headers),
+            };
         }
         let problem = serde_json::from_slice::<ProblemBody>(body).ok();
         let name = problem
@@ -107,6 +116,13 @@ impl Answer {
 
     fn booked(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Self {
         match serde_json::from_slice::<OrderBody>(body) {
+            // Accepted before, and refused by the database after.
+            Ok(order) if order.status == "REJECTED" => Self::Refused {
+                status: status.as_u16(),
+                why: Refusal::SoldOut,
+                problem: "rejected".to_string(),
+                retry_after: None,
+            },
             Ok(order) => Self::Booked {
                 order: order.id,
                 status: status.as_u16(),
@@ -184,7 +200,11 @@ mod tests {
     }
 
     #[test]
-    fn outcome_unknown_stays_open_while_lock_timeout_is_certain() {
+    fn outcome_unknown_and_accepted_stay_open_while_lock_timeout_is_certain() {
+        let accepted = read(202, r#"{"id":"a.r","status":"ACCEPTED"}"#);
+        assert!(matches!(accepted, Answer::Open { .. }));
+        let rejected = read(200, r#"{"id":"a.r","status":"REJECTED"}"#);
+        assert!(matches!(rejected, Answer::Refused { .. }));
         let open = read(503, r#"{"type":"/problems/outcome-unknown"}"#);
         assert!(matches!(open, Answer::Open { .. }));
         let busy = read(503, r#"{"type":"/problems/lock-timeout"}"#);

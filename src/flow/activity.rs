@@ -42,6 +42,16 @@ const MOVES_MAX: u32 = 5;
 // === impl Cache ===
 
 impl Cache {
+    /// The activity as it was last read, if it is kept. What may have changed since is told by the
+    /// place that it sells from.
+    pub(super) fn known(&self, id: &ActivityId) -> Option<Arc<Activity>> {
+        let activities = self
+            .activities
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        activities.get(id).cloned()
+    }
+
     /// The activity, consistent with `lookup`.
     pub(super) async fn get(
         &self,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{Flow, FlowError};
+use crate::clock;
 use crate::deduct::Ending;
 use crate::deduct::replay::known_ending;
 use crate::order::{Fingerprint, NewOrder};
@@ -69,6 +70,13 @@ impl Flow {
         let fingerprint = Fingerprint::of(purchase);
         Ok(known_ending(store, &purchase.activity, rid, &fingerprint, &lookup).await?)
     }
+}
+
+/// A purchase that the gate dedupes; `None` where the activity does not sell that at all. When it is
+/// admitted is for the gate's clock to say, and is kept in its record.
+pub(super) fn unseen(activity: &Activity, purchase: &Purchase) -> Option<NewOrder> {
+    fits(activity, purchase).ok()?;
+    Some(NewOrder::deduped(purchase, clock::wall_ms()))
 }
 
 /// Refuses what no state of the sale could take.

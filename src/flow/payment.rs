@@ -3,7 +3,7 @@
 use super::{Flow, FlowError};
 use crate::deduct::Known;
 use crate::order::Order;
-use crate::sale::OrderId;
+use crate::sale::{Booking, OrderId};
 use crate::store::{Payment, PaymentOutcome, StoreError};
 
 /// What a payment came to.
@@ -61,6 +61,8 @@ impl Flow {
             (Some(order), _) => Told::Order(order),
             (None, Known::OnItsWay) => Told::OnItsWay,
             (None, Known::Dead) => Told::Abandoned,
+            // A Redis that lost its history took accepted orders with it, and nobody else knew them.
+            (None, Known::Nothing) if activity.booking == Booking::Async => Told::Abandoned,
             (None, Known::Nothing) => Told::NoSuchOrder,
         })
     }

@@ -12,7 +12,7 @@ use redis::{Client, ErrorKind, RedisError, ServerErrorKind};
 use super::{GateError, Mismatch};
 use crate::keys::GateKeys;
 use crate::order::NewOrder;
-use crate::sale::{Activity, ActivityId};
+use crate::sale::{Activity, ActivityId, Booking};
 use crate::script::gate::{GateScripts, ReserveAnswer, ScriptError, Stamp, Stamped};
 
 /// Longest wait for a connection: a listening Redis on the same network accepts within one second.
@@ -25,6 +25,7 @@ const OPENINGS_MAX: usize = 128;
 /// The gate's Redis. Cloning shares the connection.
 #[derive(Clone)]
 pub struct Gate {
+    client: Client,
     con: ConnectionManager,
     pub(super) scripts: Arc<GateScripts>,
     openings: Arc<Mutex<HashMap<ActivityId, Arc<Opening>>>>,
@@ -54,20 +55,19 @@ impl Gate {
     /// # Errors
     /// `Unavailable` when `url` is not a Redis URL.
     pub fn new(url: &str) -> Result<Self, GateError> {
-        // No retries in the connection: one attempt per command keeps every wait within the two
-        // timeouts, and the next command tries again.
-        let config = ConnectionManagerConfig::new()
-            .set_connection_timeout(Some(CONNECT_MAX))
-            .set_response_timeout(Some(RESPONSE_MAX))
-            .set_number_of_retries(0);
-        let con = Client::open(url)
-            .and_then(|client| ConnectionManager::new_lazy_with_config(client, config))
-            .map_err(|e| GateError::Unavailable(Arc::new(e.into())))?;
+        let unusable = |e: RedisError| GateError::Unavailable(Arc::new(e.into()));
+        let client = Client::open(url).map_err(unusable)?;
         Ok(Self {
-            con,
+            con: lazy(&client).map_err(unusable)?,
+            client,
             scripts: Arc::default(),
             openings: Arc::default(),
         })
+    }
+
+    /// A connection apart, for what blocks. Connects with its first command.
+    pub(super) fn new_con(&self) -> Result<ConnectionManager, GateError> {
+        lazy(&self.client).map_err(from_redis)
     }
 
     pub async fn ping(&self) -> Result<(), GateError> {
@@ -138,7 +138,10 @@ impl Gate {
         // one that was asked for later than `seen` was answered must not be older.
         let seen = opening.seq.load(Ordering::Acquire);
         let mut con = self.con();
-        let done = opening.stamped.reserve(&mut con, &keys, orders).await;
+        let done = match activity.booking {
+            Booking::Sync => opening.stamped.reserve(&mut con, &keys, orders).await,
+            Booking::Async => opening.stamped.accept(&mut con, &keys, orders).await,
+        };
         let done = done.map_err(GateError::from)?;
         if done.answers.first() == Some(&ReserveAnswer::NotWarmed) {
             return Err(super::NOT_WARMED);
@@ -152,6 +155,16 @@ impl Gate {
         opening.seq.fetch_max(done.seq, Ordering::AcqRel);
         Ok(done.answers)
     }
+}
+
+/// No retries in the connection: one attempt per command keeps every wait within the two timeouts,
+/// and the next command tries again.
+fn lazy(client: &Client) -> Result<ConnectionManager, RedisError> {
+    let config = ConnectionManagerConfig::new()
+        .set_connection_timeout(Some(CONNECT_MAX))
+        .set_response_timeout(Some(RESPONSE_MAX))
+        .set_number_of_retries(0);
+    ConnectionManager::new_lazy_with_config(client.clone(), config)
 }
 
 // === reading errors ===

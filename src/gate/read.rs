@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::accepted::AcceptedHold;
 use super::connection::from_redis;
 use super::{Gate, GateError};
 use crate::keys::GateKeys;
@@ -16,7 +17,10 @@ const SCAN_COUNT: usize = 500;
 /// A page of holds that have waited for their booking for a while.
 #[derive(Debug)]
 pub(super) struct Overdue {
+    /// Those that their purchase books.
     pub(super) holds: Vec<Tombstone>,
+    /// Those that the booking workers book.
+    pub(super) accepted: Vec<AcceptedHold>,
     /// Entries of the index on this page, with those that are no holds any more.
     pub(super) listed: usize,
 }
@@ -33,18 +37,20 @@ impl Gate {
         let mut con = self.con();
         let listed = self.scripts.overdue(&mut con, &keys, age, skip).await;
         let listed = listed.map_err(GateError::from)?;
-        let mut holds = Vec::with_capacity(listed.len());
+        let (mut holds, mut accepted) = (Vec::new(), Vec::new());
         for (rid, text) in &listed {
             if text.is_empty() {
                 continue;
             }
-            let record = record(rid, text)?;
-            if record.1.state == RecordState::Pending {
-                holds.extend(tombstone(record.0, &record.1));
+            let (rid, record) = record(rid, text)?;
+            if record.state == RecordState::Pending && record.accepted_at_ms.is_none() {
+                holds.extend(tombstone(rid, &record));
             }
+            accepted.extend(AcceptedHold::of(rid, record));
         }
         Ok(Overdue {
             holds,
+            accepted,
             listed: listed.len(),
         })
     }
@@ -81,6 +87,17 @@ impl Gate {
         let known: Result<(bool, bool), _> = asked.query_async(&mut self.con()).await;
         let (reservation, order) = known.map_err(from_redis)?;
         Ok(reservation || order)
+    }
+
+    /// Those of `rids` that are accepted holds.
+    pub async fn accepted(
+        &self,
+        id: &ActivityId,
+        rids: &[Rid],
+    ) -> Result<Vec<AcceptedHold>, GateError> {
+        let records = self.look(id, rids).await?;
+        let of = |(rid, record): (&Rid, Option<Record>)| AcceptedHold::of(*rid, record?);
+        Ok(rids.iter().zip(records).filter_map(of).collect())
     }
 
     /// Those of `rids` that the index of holds does not have.

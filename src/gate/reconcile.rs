@@ -10,8 +10,9 @@ mod tally;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
+use super::accepted::{AcceptedHold, BookAccepted};
 use super::rebuild::rehold_checked;
-use super::sweep::{arbitrate, sweep};
+use super::sweep::{Patience, arbitrate, sweep};
 use super::{Audit, Gate, GateError, Mismatch, Truth};
 use crate::ledger::reconciled::{Difference, Finding, Mode, Reconciled, Settled, Verdict};
 use crate::order::{Order, OrderState};
@@ -30,7 +31,9 @@ const TOTALS_MAX: u32 = 3;
 struct Pass<'a> {
     gate: &'a Gate,
     truth: &'a dyn Truth,
+    books: &'a dyn BookAccepted,
     id: &'a ActivityId,
+    patience: Patience,
     mode: Mode,
     /// Whether reservations were seen on their way.
     in_flight: bool,
@@ -38,7 +41,7 @@ struct Pass<'a> {
 }
 
 /// Compares the gate of `id` with the database and, unless it is a dry run, mends what differs.
-/// Holds younger than `age` are on their way and left alone. Safe while the activity sells, to
+/// Holds that `patience` spares are on their way and left alone. Safe while the activity sells, to
 /// repeat, and in several processes at once. A gate whose counters do not add up is fenced.
 ///
 /// # Errors
@@ -49,19 +52,22 @@ struct Pass<'a> {
 pub async fn reconcile(
     gate: &Gate,
     truth: &dyn Truth,
+    books: &dyn BookAccepted,
     id: &ActivityId,
-    age: Duration,
+    patience: Patience,
     mode: Mode,
 ) -> Result<Reconciled, GateError> {
     let mut pass = Pass {
         gate,
         truth,
+        books,
         id,
+        patience,
         mode,
         in_flight: false,
         findings: Vec::new(),
     };
-    let verdict = match pass.run(age).await {
+    let verdict = match pass.run().await {
         Ok(verdict) => verdict,
         Err(GateError::Corrupt { what }) => {
             pass.find(None, Difference::CountersWrong, what, false);
@@ -91,7 +97,7 @@ pub async fn fence(gate: &Gate, id: &ActivityId) -> Result<(), GateError> {
 // === impl Pass ===
 
 impl Pass<'_> {
-    async fn run(&mut self, age: Duration) -> Result<Verdict, GateError> {
+    async fn run(&mut self) -> Result<Verdict, GateError> {
         let Some(audit) = self.gate.audit(self.id).await? else {
             return self.lost().await;
         };
@@ -99,7 +105,7 @@ impl Pass<'_> {
             // Nothing is moved between counters that are wrong already.
             return Ok(Verdict::Corrupt);
         }
-        self.old_holds(age).await?;
+        self.old_holds().await?;
         let live = self.live_orders().await?;
         self.records(&live).await?;
         if self.findings.iter().any(|f| !f.repaired) {
@@ -128,16 +134,17 @@ impl Pass<'_> {
     }
 
     /// Holds that have waited for their booking too long.
-    async fn old_holds(&mut self, age: Duration) -> Result<(), GateError> {
+    async fn old_holds(&mut self) -> Result<(), GateError> {
         match self.mode {
             Mode::Repair => {
-                let settled = sweep(self.gate, self.truth, self.id, age).await?;
+                let (gate, truth, books) = (self.gate, self.truth, self.books);
+                let settled = sweep(gate, truth, books, self.id, self.patience).await?;
                 self.ended(settled, Difference::HoldWithoutOrder);
             }
             Mode::DryRun => {
                 let mut skip = 0;
                 loop {
-                    let page = self.gate.overdue(self.id, age, skip).await?;
+                    let page = self.gate.overdue(self.id, self.patience.age, skip).await?;
                     self.show(&page.holds, Difference::HoldWithoutOrder).await?;
                     skip += page.listed;
                     if page.listed < ORDERS_PER_CALL_MAX {
@@ -328,16 +335,22 @@ impl Pass<'_> {
         state: RecordState,
         dead: Difference,
     ) -> Result<(), GateError> {
-        let mut suspects = Vec::new();
+        let (mut suspects, mut accepted) = (Vec::new(), Vec::new());
         for (rid, record) in rids.iter().zip(self.gate.look(self.id, &rids).await?) {
             if let Some(record) = record
                 && record.state == state
             {
-                suspects.extend(super::read::tombstone(*rid, &record));
+                let stone = super::read::tombstone(*rid, &record);
+                match AcceptedHold::of(*rid, record) {
+                    Some(hold) => accepted.push(hold),
+                    None => suspects.extend(stone),
+                }
             }
         }
         match self.mode {
             Mode::Repair => {
+                let booked = self.books.book_accepted(&accepted).await?;
+                self.ended(booked, dead);
                 let settled = arbitrate(self.gate, self.truth, self.id, &suspects).await?;
                 self.ended(settled, dead);
                 Ok(())

@@ -6,6 +6,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use super::accepted::{AcceptedHold, BookAccepted};
+use super::queue::Handover;
 use super::{Gate, GateError, NOT_WARMED, Truth};
 use crate::ledger::reconciled::Settled;
 use crate::order::OrderState;
@@ -16,23 +18,57 @@ use crate::store::Tombstone;
 /// Pages of old holds in one pass: as many as there can be holds.
 const PAGES_MAX: usize = super::HOLDS_MAX as usize / ORDERS_PER_CALL_MAX + 1;
 
-/// Ends the holds that are at least `age` old by Redis's clock: those that are booked are
-/// committed, the others can never be booked and give back what they took. Safe to repeat and to
-/// run in several processes at once; no `age` is too small, it only spares slow purchases.
+/// Which accepted holds a sweep books: a backlog is no orphan, and is left to the booking workers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backlog {
+    /// Workers are known to be there: only what the stream has lost.
+    OfWorkers,
+    /// Also what has waited in the stream for longer than any worker would let it.
+    Unknown,
+}
+
+/// Which holds are left to those who are at them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Patience {
+    /// Younger ones are.
+    pub age: Duration,
+    pub backlog: Backlog,
+}
+
+/// Longer than a database is away for a restart; what waits longer though it need not is booked by
+/// whoever sees it.
+const WAITED_TOO_LONG_MS: i64 = 30_000;
+
+/// Ends the holds that are older than `patience` spares, by Redis's clock. Those that their purchase books:
+/// committed when they are booked, the others can never be booked and give back what they took.
+/// Those that were accepted for later are booked, as far as its `backlog` says. Safe to repeat and to run
+/// in several processes at once; no age is too small, it only spares slow purchases.
 ///
 /// # Cancel safety
 /// Dropped half way it has ended some of them; the next pass ends the others.
 pub async fn sweep(
     gate: &Gate,
     truth: &dyn Truth,
+    books: &dyn BookAccepted,
     id: &ActivityId,
-    age: Duration,
+    patience: Patience,
 ) -> Result<Settled, GateError> {
+    let Patience { age, backlog } = patience;
     let mut settled = Settled::default();
     let mut skip = 0;
     for _ in 0..PAGES_MAX {
-        let page = gate.overdue(id, age, skip).await?;
-        let now = arbitrate(gate, truth, id, &page.holds).await?;
+        let mut page = gate.overdue(id, age, skip).await?;
+        let mut now = arbitrate(gate, truth, id, &page.holds).await?;
+        if !page.accepted.is_empty() {
+            let handover = gate.handover(id).await?;
+            page.accepted
+                .retain(|hold| is_left(hold, handover, backlog));
+            if page.accepted.is_empty() && page.holds.is_empty() {
+                // What comes after is younger, and its workers have it in hand as well.
+                break;
+            }
+            now.and(books.book_accepted(&page.accepted).await?);
+        }
         // What ended has left the index.
         skip += page
             .listed
@@ -43,6 +79,19 @@ pub async fn sweep(
         }
     }
     Ok(settled)
+}
+
+/// Whether no worker would find an accepted hold, or none seems to look.
+fn is_left(hold: &AcceptedHold, handover: Handover, backlog: Backlog) -> bool {
+    let Some(accepted_ms) = hold.record.accepted_at_ms else {
+        return false;
+    };
+    // Entries are handed over in the order of time: what is older than the oldest is not among them.
+    let is_lost = handover.oldest_ms.is_none_or(|oldest| accepted_ms < oldest);
+    match backlog {
+        Backlog::OfWorkers => is_lost,
+        Backlog::Unknown => is_lost || handover.now_ms - accepted_ms >= WAITED_TOO_LONG_MS,
+    }
 }
 
 /// Ends `reservations`, whether they have reached the gate or not: one that arrives later is

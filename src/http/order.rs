@@ -5,11 +5,12 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 
-use super::Shared;
 use super::auth::{Caller, Reader};
 use super::body::{Body, Name};
 use super::error::{Kind, Problem, ProblemDetails};
+use super::{Shared, accepted};
 use crate::clock;
+use crate::flow::Flow;
 use crate::flow::close::Cancelled;
 use crate::flow::payment::{Paid, Told};
 use crate::order::{CloseReason, Order, OrderState};
@@ -46,12 +47,12 @@ struct OrderLine {
     quantity: i64,
 }
 
-/// A reservation that ended without an order: its id was handed out, and nothing is left of it.
+/// A reservation whose id was handed out and that has no order: not yet, or not any more.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
-pub(super) struct AbandonedBody {
+pub(super) struct UnbookedBody {
     id: String,
     activity_id: String,
-    /// ABANDONED.
+    /// ACCEPTED: it is being booked. ABANDONED: it ended without an order.
     status: &'static str,
 }
 
@@ -75,7 +76,7 @@ pub(super) struct PaidBody {
 
 /// Reads an order.
 #[utoipa::path(get, path = "/v1/orders/{id}", tag = "orders", params(("id" = String, Path)),
-    responses((status = 200, body = OrderBody), (status = 404, body = ProblemDetails)))]
+    responses((status = 200, body = OrderBody), (status = 202, body = UnbookedBody), (status = 404, body = ProblemDetails)))]
 pub(super) async fn read(
     State(flow): Shared,
     _reader: Reader,
@@ -84,13 +85,14 @@ pub(super) async fn read(
     match flow.resolve_id(&id).await? {
         Told::Order(order) => Ok(Json(OrderBody::of(&order)).into_response()),
         // What it was to be is gone with its reservation.
-        Told::Abandoned => Ok(Json(AbandonedBody {
-            id: id.to_string(),
-            activity_id: id.activity.to_string(),
-            status: OrderState::Abandoned.as_str(),
-        })
-        .into_response()),
-        Told::OnItsWay => Err(Problem::on_its_way()),
+        Told::Abandoned => {
+            let status = OrderState::Abandoned.as_str();
+            Ok(Json(UnbookedBody::of(&id, status)).into_response())
+        }
+        Told::OnItsWay => Ok(accepted(
+            &format!("/v1/orders/{id}"),
+            UnbookedBody::accepted(&id),
+        )),
         Told::NoSuchOrder => Err(no_such_order(&id)),
     }
 }
@@ -118,7 +120,7 @@ pub(super) async fn pay(
                 ),
             ));
         }
-        Paid::NoSuchOrder => return Err(no_such_order(&id)),
+        Paid::NoSuchOrder => return Err(no_order(&flow, &id).await),
     };
     Ok(Json(PaidBody {
         outcome,
@@ -145,7 +147,25 @@ pub(super) async fn cancel(
             ),
         )
         .with("state", order.state.as_str())),
-        Cancelled::NoSuchOrder => Err(no_such_order(&id)),
+        Cancelled::NoSuchOrder => Err(no_order(&flow, &id).await),
+    }
+}
+
+/// Why there is no order to pay or to cancel: not yet, not any more, or never.
+async fn no_order(flow: &Flow, id: &OrderId) -> Problem {
+    match flow.resolve_id(id).await {
+        // Booked just now, or soon.
+        Ok(Told::Order(_) | Told::OnItsWay) => Problem::on_its_way(),
+        Ok(Told::Abandoned) => {
+            let state = OrderState::Abandoned;
+            Problem::new(
+                Kind::NotAllowedInState,
+                format!("the reservation is {state}: it ended without an order"),
+            )
+            .with("state", state.as_str())
+        }
+        Ok(Told::NoSuchOrder) => no_such_order(id),
+        Err(error) => error.into(),
     }
 }
 
@@ -180,6 +200,22 @@ impl OrderBody {
     pub(super) fn with_left(mut self, left: i64) -> Self {
         self.left = Some(left);
         self
+    }
+}
+
+// === impl UnbookedBody ===
+
+impl UnbookedBody {
+    fn of(id: &OrderId, status: &'static str) -> Self {
+        Self {
+            id: id.to_string(),
+            activity_id: id.activity.to_string(),
+            status,
+        }
+    }
+
+    pub(super) fn accepted(id: &OrderId) -> Self {
+        Self::of(id, "ACCEPTED")
     }
 }
 

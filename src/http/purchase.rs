@@ -7,7 +7,7 @@ use serde::Deserialize;
 use super::auth::Caller;
 use super::body::{Body, Key, Name};
 use super::error::{Problem, ProblemDetails};
-use super::order::OrderBody;
+use super::order::{OrderBody, UnbookedBody};
 use super::refusal::refusal;
 use super::{Shared, accepted, created, replayed};
 use crate::deduct::Ending;
@@ -37,6 +37,7 @@ pub(super) struct BuyLine {
     params(("id" = String, Path), ("Idempotency-Key" = String, Header, description = "One key per intent to buy, at most 128 bytes")),
     responses(
         (status = 201, body = OrderBody, description = "Booked"),
+        (status = 202, body = UnbookedBody, description = "Accepted: Location tells how it ends, which may be REJECTED (booking async)"),
         (status = 200, body = OrderBody, description = "Booked before by the same key (Idempotent-Replay: true)"),
         (status = 400, body = ProblemDetails, description = "invalid-request, idempotency-key-required"),
         (status = 409, body = ProblemDetails, description = "sold-out, already-purchased, activity-not-open, order-abandoned"),
@@ -62,7 +63,10 @@ pub(super) async fn buy(
             Ok(created(&location, OrderBody::of(&order).with_left(left)))
         }
         Answer::Ended(Ending::Replayed(order)) => Ok(replayed(OrderBody::of(&order))),
-        Answer::Ended(Ending::Accepted(id)) => Ok(accepted(&format!("/v1/orders/{id}"))),
+        Answer::Ended(Ending::Accepted(id)) => Ok(accepted(
+            &format!("/v1/orders/{id}"),
+            UnbookedBody::accepted(&id),
+        )),
         // `refusal` has turned every other ending into a problem.
         Answer::Ended(_) | Answer::Limited(_) => {
             Ok(Problem::invalid("the purchase has no ending").into_response())

@@ -211,18 +211,7 @@ impl Tx {
             .iter()
             .flat_map(|order| order.lines.iter().map(|line| (order.rid, line)))
             .collect();
-        let sql = self.dialect.sql(&format!(
-            "INSERT INTO order_line (order_id, sku, quantity) VALUES {}",
-            Dialect::tuples(lines.len(), &["?", "?", "?"])
-        ));
-        let mut insert = query(&sql);
-        for (rid, line) in &lines {
-            insert = insert
-                .bind(rid.to_string())
-                .bind(line.sku.to_string())
-                .bind(line.quantity);
-        }
-        self.execute(insert).await?;
+        self.insert_lines(&lines).await?;
         self.insert_ledger(&activity.id, LedgerKind::Deduct, &lines)
             .await?;
 
@@ -280,11 +269,27 @@ impl Tx {
                 user: &order.user,
                 lines: &order.lines,
                 kind: EventKind::Closed,
-                reason: Some(why),
+                reason: Some(why.as_str()),
             })
             .collect();
         self.insert_events(&activity.id, &events).await?;
         Ok(closed)
+    }
+
+    pub(super) async fn insert_lines(&mut self, lines: &[(Rid, &Line)]) -> Result<(), StoreError> {
+        let sql = self.dialect.sql(&format!(
+            "INSERT INTO order_line (order_id, sku, quantity) VALUES {}",
+            Dialect::tuples(lines.len(), &["?", "?", "?"])
+        ));
+        let mut insert = query(&sql);
+        for (rid, line) in lines {
+            insert = insert
+                .bind(rid.to_string())
+                .bind(line.sku.to_string())
+                .bind(line.quantity);
+        }
+        self.execute(insert).await?;
+        Ok(())
     }
 
     async fn insert_ledger(
@@ -346,7 +351,7 @@ pub(super) struct Event<'a> {
     pub(super) user: &'a UserId,
     pub(super) lines: &'a [Line],
     pub(super) kind: EventKind,
-    pub(super) reason: Option<CloseReason>,
+    pub(super) reason: Option<&'static str>,
 }
 
 // === impl LedgerKind ===
@@ -379,7 +384,7 @@ impl Event<'_> {
             "order_id": format!("{activity}.{}", self.rid),
             "user_id": self.user.as_str(),
             "lines": lines,
-            "reason": self.reason.map(CloseReason::as_str),
+            "reason": self.reason,
         })
         .to_string()
     }

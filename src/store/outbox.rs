@@ -21,9 +21,16 @@ pub enum EventKind {
     Created,
     Paid,
     Closed,
+    /// Accepted, and refused by the database.
+    Rejected,
 }
 
-named!(EventKind { Created = "order.created", Paid = "order.paid", Closed = "order.closed" });
+named!(EventKind {
+    Created = "order.created",
+    Paid = "order.paid",
+    Closed = "order.closed",
+    Rejected = "order.rejected",
+});
 
 /// One transition of one order.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! Which activities are to be reconciled, and what reconciliations found.
 
 use sqlx::Row;
+use sqlx::any::AnyRow;
 use uuid::Uuid;
 
 use super::activity::text;
@@ -35,12 +36,18 @@ impl Store {
              ORDER BY created_at DESC, id DESC LIMIT {RUNNING_MAX}"
         ));
         let rows = self.rows(query(&sql)).await?;
-        rows.iter()
-            .map(|row| {
-                let strategy: String = row.try_get("strategy")?;
-                Ok((text(row, "id")?, StrategyName::new(&strategy)))
-            })
-            .collect()
+        rows.iter().map(named).collect()
+    }
+
+    /// Those of them whose orders are booked later.
+    pub async fn running_async(&self) -> Result<Vec<(ActivityId, StrategyName)>, StoreError> {
+        let sql = self.dialect.sql(&format!(
+            "SELECT id, strategy FROM activity \
+             WHERE state IN ('OPEN', 'FENCED', 'PAUSING', 'PAUSED', 'CLOSING') AND booking = 'async' \
+             ORDER BY created_at DESC, id DESC LIMIT {RUNNING_MAX}"
+        ));
+        let rows = self.rows(query(&sql)).await?;
+        rows.iter().map(named).collect()
     }
 
     /// Reservations whose lines and ledger rows differ: what is live must have been taken, what is
@@ -111,4 +118,10 @@ impl Store {
         }
         tx.commit().await
     }
+}
+
+/// An activity and its strategy.
+fn named(row: &AnyRow) -> Result<(ActivityId, StrategyName), StoreError> {
+    let strategy: String = row.try_get("strategy")?;
+    Ok((text(row, "id")?, StrategyName::new(&strategy)))
 }

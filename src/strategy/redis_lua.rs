@@ -1,13 +1,13 @@
 //! `redis-lua`: one script dedupes, deducts and holds; no lock. Stock lives in Redis and is settled
 //! into the database, which has the last word.
 
+mod accepted;
 mod book;
 mod life;
 mod mend;
 mod settle;
 mod words;
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,18 +16,19 @@ use rand::RngExt;
 
 use super::{Entry, Kind, Missing, Need, Servers};
 use crate::clock;
-use crate::deduct::{Closed, Deduct, DeductError, Ending, Known};
+use crate::deduct::{Booker, Closed, Deduct, DeductError, Ending, Known};
 use crate::gate::rebuild::{Rebuilt, is_recovering, rebuild, shut_state};
 use crate::gate::reconcile::fence;
 use crate::gate::recovery::{Next, Recovery, Seen};
-use crate::gate::sweep::arbitrate;
 use crate::gate::{Gate, GateError, Mismatch, Step, Truth};
 use crate::ledger::reconciled::{Mode, Reconciled, Settled};
 use crate::lock::Guarantees;
 use crate::order::{CloseReason, NewOrder, Order};
-use crate::sale::{Activity, ActivityId, OrderId, Rid, Sku};
+use crate::sale::{Activity, ActivityId, Booking, OrderId, Rid};
 use crate::script::gate::ShutState;
 use crate::store::Tombstone;
+use accepted::Workers;
+pub use book::{Book, BookOutcome};
 use words::{Turn, broken, ending, is_lost, is_on_its_way, replayed, turn, unavailable, unknown};
 
 /// How often one call tries to book what the database refused for contention; then the hold stays
@@ -42,60 +43,14 @@ const BOOK_PAUSE_MS: std::ops::Range<u64> = 2..20;
 /// How often one call adopts a newer epoch; a gate that is rebuilt again and again is recovering.
 const ADOPTIONS_MAX: u32 = 2;
 
-/// How `redis-lua` writes orders into the database.
-#[async_trait]
-pub trait Book: Send + Sync + fmt::Debug {
-    /// Whether the database answers.
-    async fn ready(&self) -> Result<(), DeductError>;
-
-    /// Books orders that are held in the gate: order, lines, ledger and outbox, and the hot row by
-    /// a conditional update, in one transaction. One outcome per order and in its order. The
-    /// primary key is the rid, so an order is booked at most once.
-    ///
-    /// # Errors
-    /// `Unavailable`: nothing was written. `Unknown`: it may have been.
-    async fn book(
-        &self,
-        activity: &Activity,
-        orders: &[NewOrder],
-    ) -> Vec<Result<BookOutcome, DeductError>>;
-
-    /// The orders of those of `rids` that have one, in any order.
-    async fn find(&self, id: &ActivityId, rids: &[Rid]) -> Result<Vec<Order>, DeductError>;
-
-    /// Closes orders that are still unpaid and gives back what they took, in the database.
-    async fn close(
-        &self,
-        activity: &Activity,
-        orders: &[OrderId],
-        why: CloseReason,
-    ) -> Vec<Result<Closed, DeductError>>;
-}
-
-/// What booking a held order came to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum BookOutcome {
-    Booked(Order),
-    /// The rid has an order, in whatever state.
-    AlreadyThere(Order),
-    /// The user has another live order.
-    AlreadyPurchased(OrderId),
-    SoldOut {
-        sku: Sku,
-        left: i64,
-    },
-    UnknownSku(Sku),
-    /// Contention; nothing was written.
-    Retry,
-}
-
-/// The strategy over one Redis and one database.
-#[derive(Debug)]
+/// The strategy over one Redis and one database. Cloning shares both.
+#[derive(Debug, Clone)]
 pub struct RedisLua {
     gate: Gate,
     truth: Arc<dyn Truth>,
     book: Arc<dyn Book>,
-    recovery: Recovery,
+    recovery: Arc<Recovery>,
+    workers: Arc<Workers>,
 }
 
 type Answer = Result<Ending, DeductError>;
@@ -121,7 +76,8 @@ impl RedisLua {
             gate,
             truth,
             book,
-            recovery,
+            recovery: Arc::new(recovery),
+            workers: Arc::default(),
         }
     }
 
@@ -334,6 +290,12 @@ impl Deduct for RedisLua {
             answers[i] = Some(answer);
         }
 
+        if activity.booking == Booking::Async {
+            // Handed over by the script that held them.
+            for (i, _) in to_book.drain(..) {
+                answers[i] = Some(Ok(Ending::Accepted(batch[i].id(&activity.id))));
+            }
+        }
         if !to_book.is_empty() {
             let orders = pick(&mut to_book.iter().map(|(i, _)| *i));
             let booked = self.book(activity, &orders).await;
@@ -380,7 +342,7 @@ impl Deduct for RedisLua {
     }
 
     async fn sweep(&self, id: &ActivityId) -> Result<Settled, DeductError> {
-        mend::sweep(&self.gate, &*self.truth, id).await
+        self.sweep_holds(id).await
     }
 
     async fn resolve(
@@ -388,12 +350,11 @@ impl Deduct for RedisLua {
         id: &ActivityId,
         reservations: &[Tombstone],
     ) -> Result<Settled, DeductError> {
-        let settled = arbitrate(&self.gate, &*self.truth, id, reservations).await;
-        settled.map_err(broken)
+        self.resolve_unknown(id, reservations).await
     }
 
     async fn reconcile(&self, id: &ActivityId, mode: Mode) -> Result<Reconciled, DeductError> {
-        mend::reconcile(&self.gate, &*self.truth, id, mode).await
+        self.reconcile_gate(id, mode).await
     }
 
     async fn in_flight(&self, id: &ActivityId) -> Result<i64, DeductError> {
@@ -415,5 +376,9 @@ impl Deduct for RedisLua {
 
     async fn known(&self, id: &OrderId) -> Result<Known, DeductError> {
         mend::known(&self.gate, id).await
+    }
+
+    fn booker(&self, id: &ActivityId) -> Result<Option<Box<dyn Booker>>, DeductError> {
+        Ok(Some(Box::new(self.worker(id)?)))
     }
 }

@@ -87,7 +87,8 @@ impl Books {
                 OrderState::PendingPayment => &["order.created"],
                 OrderState::Paid => &["order.created", "order.paid"],
                 OrderState::Closed => &["order.created", "order.closed"],
-                OrderState::Rejected | OrderState::Abandoned => &[],
+                OrderState::Rejected => &["order.rejected"],
+                OrderState::Abandoned => &[],
             };
             if announced != expected {
                 breaches.push(format!("{order:?} is announced by {announced:?}"));

@@ -516,6 +516,7 @@ async fn the_law_of_stock_holds_after_any_sequence() {
         let mut rng = StdRng::seed_from_u64(seed);
         let mut a = activity(&[("A", 12), ("B", 7)]);
         a.units_per_user_max = 4;
+        a.booking = [Booking::Sync, Booking::Async][seed as usize % 2];
         opened(&server, &gate, &a).await;
         let pool: Vec<NewOrder> = (0..30)
             .map(|i| {

@@ -1,5 +1,6 @@
 //! Tests on real servers.
 
+mod async_booking;
 mod bad_input;
 mod books;
 mod boundary;

@@ -5,12 +5,14 @@ mod planted;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use flashlock::app::App;
 use flashlock::config::Config;
 use flashlock::deduct::Ending;
 use flashlock::flow::payment::Told;
 use flashlock::flow::{Answer, Flow};
-use flashlock::gate::sweep::{arbitrate, sweep};
+use flashlock::gate::accepted::{AcceptedHold, BookAccepted};
+use flashlock::gate::sweep::{Backlog, Patience, arbitrate, sweep};
 use flashlock::gate::{Gate, GateError, ReserveOutcome};
 use flashlock::ledger::reconciled::{Mode, Settled, Verdict};
 use flashlock::order::{Fingerprint, NewOrder, OrderState};
@@ -27,6 +29,23 @@ use crate::world::{DATABASES, world};
 
 /// Everything ends well within this, on a busy machine.
 const SOON: Duration = Duration::from_secs(30);
+
+/// No patience with anybody.
+pub(crate) const NONE: Patience = Patience {
+    age: Duration::ZERO,
+    backlog: Backlog::Unknown,
+};
+
+/// Where every purchase books itself, there is nothing for anybody else to book.
+pub(crate) struct Nobody;
+
+#[async_trait]
+impl BookAccepted for Nobody {
+    async fn book_accepted(&self, holds: &[AcceptedHold]) -> Result<Settled, GateError> {
+        assert_eq!(holds, []);
+        Ok(Settled::default())
+    }
+}
 
 /// An open sale through the gate, in this process.
 struct Sale {
@@ -117,7 +136,7 @@ impl Sale {
     }
 
     async fn sweep(&self) -> Settled {
-        let swept = sweep(&self.gate, self.store(), &self.id, Duration::ZERO).await;
+        let swept = sweep(&self.gate, self.store(), &Nobody, &self.id, NONE).await;
         swept.expect("swept")
     }
 
@@ -374,7 +393,7 @@ async fn a_gate_that_is_not_there_is_told_and_rebuilt() {
     assert_eq!(told.verdict, Verdict::Inconclusive, "{told:?}");
     assert!(told.is_mended(), "{told:?}");
     assert_eq!(sale.gate_counts().await, (1, 0, 0));
-    let gone = sweep(&sale.gate, sale.store(), &sale.id, Duration::ZERO).await;
+    let gone = sweep(&sale.gate, sale.store(), &Nobody, &sale.id, NONE).await;
     assert!(
         matches!(gone, Ok(_) | Err(GateError::NotThisRedis(_))),
         "{gone:?}"

@@ -133,6 +133,11 @@ fn what_stands_outside_its_home_is_seen() {
             "fn f() { NewOrder::deduped(p) }",
         ),
         (
+            "only the gate's record makes a NewOrder again",
+            "src/gate/accepted.rs",
+            "fn f() { NewOrder::held(r) }",
+        ),
+        (
             "only the store knows SQL",
             "src/store/order.rs",
             "const S: &str = \"SELECT a\n FROM b\";",

@@ -15,13 +15,19 @@ pub(crate) struct Home {
     pub(crate) finds: fn(&Source) -> Vec<usize>,
 }
 
-pub(crate) const HOMES: [Home; 6] = [
+pub(crate) const HOMES: [Home; 7] = [
     Home {
         rule: "only dedupe makes a NewOrder",
         // order.rs defines it, and tests it.
         allowed: &["src/flow/dedupe.rs", "src/order.rs"],
         to_do: "let the purchase go through flow::dedupe",
         finds: |s| code(s, "NewOrder::deduped"),
+    },
+    Home {
+        rule: "only the gate's record makes a NewOrder again",
+        allowed: &["src/gate/accepted.rs", "src/order.rs"],
+        to_do: "let the gate read its record: gate::accepted::orders",
+        finds: |s| code(s, "NewOrder::held"),
     },
     Home {
         rule: "only the store knows SQL",

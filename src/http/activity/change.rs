@@ -23,7 +23,7 @@ pub(in crate::http) struct SetStrategy {
     strategy: String,
     /// `none`, `lease` or `fence` (the default); for lock strategies only.
     guard: Option<String>,
-    /// `sync` (the default) or `async`.
+    /// `sync` (the default) or `async`, the latter for `redis-lua` only.
     booking: Option<String>,
     /// Purchases that may share one critical section: 1 (the default) to 256.
     batch_max: Option<i64>,
@@ -78,7 +78,7 @@ impl SetStrategy {
         Ok(Selling {
             strategy: strategy.name(),
             guard: guard(strategy, self.guard.as_deref(), allow_control)?,
-            booking: booking(self.booking.as_deref())?,
+            booking: booking(strategy, self.booking.as_deref())?,
             batch_max: batch_max(self.batch_max)?,
         })
     }

@@ -51,7 +51,8 @@ pub(in crate::http) struct CreateActivity {
     guard: Option<String>,
     /// Purchases that may share one critical section: 1 (the default) to 256.
     batch_max: Option<i64>,
-    /// `sync` (the default) or `async`.
+    /// `sync` (the default): booked before the answer. `async`: answered 202 once it is held, and
+    /// booked after; for `redis-lua` only.
     booking: Option<String>,
     lock: Option<CreateLock>,
     /// Token buckets. Those that are left out have the sizes of the README; null is no limit.
@@ -130,7 +131,7 @@ impl CreateActivity {
     ) -> Result<Activity, Problem> {
         let strategy = Strategy::parse(&self.strategy)?;
         let guard = guard(strategy, self.guard.as_deref(), allow_control)?;
-        let booking = booking(self.booking.as_deref())?;
+        let booking = booking(strategy, self.booking.as_deref())?;
         let opens_at_ms = time("opens_at", self.opens_at.as_deref(), now_ms)?;
         let closes_at_ms = time(
             "closes_at",
@@ -188,16 +189,6 @@ pub(super) fn batch_max(given: Option<i64>) -> Result<i64, Problem> {
     within("batch_max", given, 1, 1, BATCH_MAX)
 }
 
-pub(super) fn booking(given: Option<&str>) -> Result<Booking, Problem> {
-    let booking = given.map_or(Ok(Booking::Sync), |text| named("booking", text))?;
-    if booking == Booking::Async {
-        return Err(Problem::invalid(
-            "booking async is not available in this version; use sync",
-        ));
-    }
-    Ok(booking)
-}
-
 /// The guard of a lock; the others have none, and the control has nothing that could be checked.
 pub(super) fn guard(
     strategy: Strategy,
@@ -228,6 +219,23 @@ pub(super) fn guard(
                 strategy.name()
             ))),
         },
+    }
+}
+
+/// Only a gate can promise before the database knows.
+pub(super) fn booking(strategy: Strategy, given: Option<&str>) -> Result<Booking, Problem> {
+    let booking = match given {
+        None => Booking::Sync,
+        Some(text) => named("booking", text)?,
+    };
+    match (booking, strategy.entry().kind) {
+        (Booking::Sync, _) | (Booking::Async, Kind::Gate) => Ok(booking),
+        (Booking::Async, Kind::Lock | Kind::Transaction | Kind::Control) => {
+            Err(Problem::invalid(format!(
+                "booking async is for redis-lua only: {} sells in the database, so there is nothing to accept before it is booked; use sync",
+                strategy.name()
+            )))
+        }
     }
 }
 

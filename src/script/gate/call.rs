@@ -143,7 +143,7 @@ impl Stamped {
         Ok(())
     }
 
-    /// At most `ORDERS_PER_CALL_MAX` orders.
+    /// Holds for purchases that book themselves. At most `ORDERS_PER_CALL_MAX` orders.
     pub async fn reserve<C: ConnectionLike>(
         &self,
         con: &mut C,
@@ -151,11 +151,34 @@ impl Stamped {
         orders: &[NewOrder],
     ) -> Result<Done<ReserveAnswer>, ScriptError> {
         let keys = [&k.meta, &k.stock, &k.rsv, &k.pend, &k.user, &k.pending];
+        self.hold(con, &keys, orders).await
+    }
+
+    /// The same for purchases that are booked later: each hold is handed to the booking workers by
+    /// the same script.
+    pub async fn accept<C: ConnectionLike>(
+        &self,
+        con: &mut C,
+        k: &GateKeys,
+        orders: &[NewOrder],
+    ) -> Result<Done<ReserveAnswer>, ScriptError> {
+        let keys = [
+            &k.meta, &k.stock, &k.rsv, &k.pend, &k.user, &k.pending, &k.q,
+        ];
+        self.hold(con, &keys, orders).await
+    }
+
+    async fn hold<C: ConnectionLike>(
+        &self,
+        con: &mut C,
+        keys: &[&String],
+        orders: &[NewOrder],
+    ) -> Result<Done<ReserveAnswer>, ScriptError> {
         let mut args = Vec::with_capacity(orders.len() * 6);
         for o in orders {
             push_order(&mut args, o.rid, &o.user, &o.fingerprint, &o.lines);
         }
-        let reply = run_loaded(con, &self.reserve, &keys, &args).await?;
+        let reply = run_loaded(con, &self.reserve, keys, &args).await?;
         Ok(done(
             "reserve.lua",
             reply,

@@ -23,7 +23,8 @@ named!(RecordState {
     Tombstone = "X",
 });
 
-/// `state user|fingerprint|lines|left|reason`, lines being `sku=n;sku=n`.
+/// `state user|fingerprint|lines|left|reason`, lines being `sku=n;sku=n`; with `accepted_at_ms` before
+/// the reason where the hold is booked later.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
     pub state: RecordState,
@@ -31,6 +32,9 @@ pub struct Record {
     pub user: Option<UserId>,
     pub fingerprint: Fingerprint,
     pub lines: Vec<Line>,
+    /// When it was accepted, to be booked later; `None` where its purchase books it. Unix
+    /// milliseconds by Redis's clock.
+    pub accepted_at_ms: Option<i64>,
 }
 
 /// A text that none of our scripts writes.
@@ -66,6 +70,11 @@ fn read(text: &str) -> Option<Record> {
             })
         })
         .collect::<Option<Vec<_>>>()?;
+    let accepted_at_ms = match (fields.next(), fields.next(), fields.next()) {
+        (Some(_left), Some(accepted_at_ms), Some(_reason)) => Some(accepted_at_ms.parse().ok()?),
+        (Some(_left), Some(_reason), None) => None,
+        (Some(_) | None, _, _) => return None,
+    };
     if user.is_none() && state != RecordState::Tombstone {
         return None;
     }
@@ -74,6 +83,7 @@ fn read(text: &str) -> Option<Record> {
         user,
         fingerprint,
         lines,
+        accepted_at_ms,
     })
 }
 
@@ -89,7 +99,21 @@ mod tests {
         assert_eq!(held.lines.len(), 2);
         let never: Record = "X||||timeout".parse().expect("a record");
         assert_eq!((never.user, never.lines), (None, Vec::new()));
-        for text in ["", "P", "Z1|f|A=1||", "P|f|A=1||", "Pa|f|A=x||", "Pa|f|A||"] {
+        assert_eq!((held.accepted_at_ms, never.accepted_at_ms), (None, None));
+        for text in ["Pa|f|A=1|7|1700|", "Ra|f|A=1|7|1700|sold-out"] {
+            let later: Record = text.parse().expect("a record");
+            assert_eq!(later.accepted_at_ms, Some(1700), "{text}");
+        }
+        for text in [
+            "",
+            "P",
+            "Z1|f|A=1||",
+            "P|f|A=1||",
+            "Pa|f|A=x||",
+            "Pa|f|A||",
+            "Pa|f|A=1|7",
+            "Pa|f|A=1|7|soon|",
+        ] {
             assert!(text.parse::<Record>().is_err(), "{text}");
         }
     }

@@ -64,9 +64,11 @@ impl RedisLua {
         Ok(audit.is_some_and(|a| a.state == wanted && a.epoch == now.gate_epoch))
     }
 
-    /// Holds that wait for their booking. None at a gate that is not there.
+    /// Holds that wait for their booking, in the index or in the stream. None at a gate that is not
+    /// there.
     pub(super) async fn holds(&self, id: &ActivityId) -> Result<i64, DeductError> {
         let audit = self.gate.audit(id).await.map_err(broken)?;
-        Ok(audit.map_or(0, |audit| audit.holds))
+        let handed = self.gate.handed(id).await.map_err(broken)?;
+        Ok(audit.map_or(0, |audit| audit.holds.max(handed)))
     }
 }

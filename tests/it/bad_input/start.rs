@@ -152,7 +152,7 @@ async fn an_unknown_option_is_refused() {
         &["--databse-url", "--database-url"],
     )
     .await;
-    usage(&["--roles", "chef"], &[], &["chef", "api, closer"]).await;
+    usage(&["--roles", "chef"], &[], &["chef", "api, booker"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

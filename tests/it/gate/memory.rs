@@ -10,7 +10,7 @@ use flashlock::gate::{Truth, TruthError};
 use flashlock::ledger::Ledger;
 use flashlock::order::{CloseReason, NewOrder, Order, OrderState};
 use flashlock::sale::{Activity, ActivityId, Allocation, OrderId, Rid, Sku};
-use flashlock::store::Tombstone;
+use flashlock::store::{Rejection, Tombstone};
 use flashlock::strategy::redis_lua::{Book, BookOutcome};
 
 #[derive(Debug)]
@@ -193,6 +193,23 @@ impl Book for Memory {
             outcome => Ok(outcome),
         };
         orders.iter().map(book).collect()
+    }
+
+    async fn reject(
+        &self,
+        activity: &Activity,
+        rejected: &[Rejection<'_>],
+    ) -> Result<Vec<Order>, DeductError> {
+        let mut orders = self.orders.lock().expect("a lock");
+        let row = |r: &Rejection<'_>| {
+            let new = || super::order(activity, r.order, OrderState::Rejected);
+            orders.entry(r.order.rid).or_insert_with(new).clone()
+        };
+        Ok(rejected.iter().map(row).collect())
+    }
+
+    async fn now_ms(&self) -> Result<i64, DeductError> {
+        Ok(0)
     }
 
     async fn find(&self, _id: &ActivityId, rids: &[Rid]) -> Result<Vec<Order>, DeductError> {

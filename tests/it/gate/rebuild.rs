@@ -8,7 +8,7 @@ use flashlock::deduct::{Closed, Deduct, DeductError, Ending};
 use flashlock::gate::rebuild::{Rebuilt, rebuild};
 use flashlock::gate::{Gate, GateError, Mismatch};
 use flashlock::order::{CloseReason, NewOrder, OrderState};
-use flashlock::sale::{Activity, ActivityState};
+use flashlock::sale::{Activity, ActivityState, Booking};
 use flashlock::script::gate::GateState;
 use flashlock::strategy::redis_lua::RedisLua;
 
@@ -362,4 +362,24 @@ async fn the_whole_life_runs_on_a_cluster_node() {
         .close(&a, &[o.id(&a.id)], CloseReason::Timeout)
         .await;
     assert_eq!(counts(&gate, &a).await, [(3, 0, 0), (3, 0, 0)]);
+
+    // The same with the stream in between.
+    let mut later = a.clone();
+    later.booking = Booking::Async;
+    *db.activity.lock().expect("a lock") = later.clone();
+    let o = new_order(&later, "v", "k", &[("A", 1), ("B", 2)]);
+    let held = strategy.deduct(&later, std::slice::from_ref(&o)).await;
+    assert!(matches!(held[0], Ok(Ending::Accepted(_))), "{held:?}");
+    assert_eq!(counts(&gate, &a).await, [(2, 1, 0), (1, 2, 0)]);
+    let mut worker = strategy.booker(&a.id).expect("a URL").expect("a worker");
+    let booked =
+        async { while worker.next().await.expect("booked").settled.committed != [o.rid] {} };
+    tokio::time::timeout(SOON, booked).await.expect("booked");
+    assert_eq!(counts(&gate, &a).await, [(2, 0, 1), (1, 0, 2)]);
+    let left: usize = redis::cmd("XLEN")
+        .arg(flashlock::keys::GateKeys::of(&a.id).q)
+        .query_async(&mut con)
+        .await
+        .expect("a length");
+    assert_eq!(left, 0, "a booked hold is still in the stream");
 }

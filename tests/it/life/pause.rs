@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use super::Shop;
 use crate::books::Books;
 use crate::embedded::{activity, purchase};
+use crate::reconcile::{NONE, Nobody};
 use crate::world::{DATABASES, world};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -77,7 +78,7 @@ async fn a_pause_waits_for_what_is_held_and_the_role_finishes_it() {
     let early = json!({"strategy": "db-conditional-update"});
     let early = shop.set_strategy(1, &sale, early).await;
     early.assert_problem(409, "not-allowed-in-state", "wait until it is PAUSED");
-    let swept = sweep(&gate, &shop.store, &id, Duration::ZERO).await;
+    let swept = sweep(&gate, &shop.store, &Nobody, &id, NONE).await;
     assert_eq!(swept.expect("swept").released.len(), 1);
     shop.until(&sale, "PAUSED").await;
     let paused = shop.api(0).get(&format!("/v1/activities/{sale}")).await;

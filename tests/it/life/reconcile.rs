@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use flashlock::gate::rebuild::{Rebuilt, rebuild};
 use flashlock::gate::reconcile::{fence, reconcile};
+use flashlock::gate::sweep::Patience;
 use flashlock::gate::{GateError, ReserveOutcome};
 use flashlock::keys::GateKeys;
 use flashlock::ledger::reconciled::{Mode, Verdict};
@@ -16,6 +17,7 @@ use serde_json::{Value, json};
 
 use super::Shop;
 use crate::embedded::purchase;
+use crate::reconcile::{NONE, Nobody};
 
 impl Shop {
     async fn redis(&self, command: &str, args: &[&str]) {
@@ -208,13 +210,11 @@ async fn an_order_on_its_way_to_the_gate_is_no_finding() {
     let Ok(BookOutcome::Booked(booked)) = &booked[0] else {
         panic!("{booked:?}");
     };
-    let told = reconcile(
-        &gate,
-        &shop.store,
-        &id,
-        Duration::from_secs(3),
-        Mode::Repair,
-    );
+    let patience = Patience {
+        age: Duration::from_secs(3),
+        ..NONE
+    };
+    let told = reconcile(&gate, &shop.store, &Nobody, &id, patience, Mode::Repair);
     let reheld = async {
         tokio::time::sleep(Duration::from_millis(100)).await;
         let reheld = gate.rehold(&id, std::slice::from_ref(booked)).await;

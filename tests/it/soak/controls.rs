@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use super::laws::Ground;
 use crate::embedded::{activity, purchase};
 use crate::gate::server::RedisServer;
+use crate::reconcile::{NONE, Nobody};
 use crate::world::world;
 
 /// A control that has shown nothing by then shows nothing.
@@ -200,7 +201,7 @@ impl Sale {
             );
             async move {
                 for _ in 0..5 {
-                    let swept = sweep(&gate, &*truth, &id, Duration::ZERO).await;
+                    let swept = sweep(&gate, &*truth, &Nobody, &id, NONE).await;
                     swept.expect("swept");
                 }
             }
@@ -240,7 +241,7 @@ async fn an_arbiter_that_writes_nothing_leaves_holds_for_ever() {
         let sale = Sale::open(&redis, 5, truth).await;
         let order = sale.abandoned_hold("alice").await;
         for _ in 0..3 {
-            let swept = sweep(&sale.gate, &*sale.truth, &sale.ground.id, Duration::ZERO).await;
+            let swept = sweep(&sale.gate, &*sale.truth, &Nobody, &sale.ground.id, NONE).await;
             swept.expect("swept");
         }
         let broken = sale.ground.broken_at_rest().await;
