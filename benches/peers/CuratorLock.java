@@ -60,7 +60,7 @@ public final class CuratorLock {
             String path = "/peers-curator/" + args.get("key") + (own ? "-" + n : "");
             InterProcessMutex mutex = new InterProcessMutex(framework, path);
             Thread thread =
-                    new Thread(() -> work(mutex, client, start, start + warm / 2, from, to, own));
+                    new Thread(() -> work(mutex, client, start, start + warm / 2, from, to));
             thread.setDaemon(true);
             clients.add(client);
             threads.add(thread);
@@ -109,7 +109,7 @@ public final class CuratorLock {
     }
 
     private static void work(
-            InterProcessMutex mutex, Client client, long start, long probeUntil, long from, long to, boolean own) {
+            InterProcessMutex mutex, Client client, long start, long probeUntil, long from, long to) {
         try {
             TimeUnit.NANOSECONDS.sleep(start - System.nanoTime());
         } catch (InterruptedException error) {
@@ -132,10 +132,8 @@ public final class CuratorLock {
                 if (now >= from && now < to) {
                     client.count++;
                 }
-                if (!own) {
-                    client.holds.add(acquired - start);
-                    client.holds.add(released - start);
-                }
+                client.holds.add(acquired - start);
+                client.holds.add(released - start);
             } catch (Exception error) {
                 failed(error.toString());
             }

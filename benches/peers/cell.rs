@@ -3,7 +3,7 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use flashlock::bench::cpu;
+use flashlock::bench::cpu::{self, CpuReading};
 use flashlock::lab::Lab;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
@@ -13,7 +13,7 @@ use crate::clock::{monotonic_ns, sleep_until};
 use crate::holds::{self, HandOffs, Hold};
 use crate::library::{Library, Program};
 use crate::scenario::{Keys, Scenario};
-use crate::server::Servers;
+use crate::server::{Reading, Servers};
 use crate::worker::{Ready, Report};
 
 /// A cold JVM or Python on a loaded machine is ready within this.
@@ -93,9 +93,9 @@ pub(crate) async fn measure(
     let (from, to) = (start + ns(warm_ms), start + ns(warm_ms) + ns(stage.run_ms));
     let pids: Vec<u32> = workers.iter().filter_map(|w| w.process.id()).collect();
     sleep_until(from).await;
-    let before = (stage.servers.read(stage.lab).await, cpu::read(&pids));
+    let before = Counters::read(stage, &pids).await?;
     sleep_until(to).await;
-    let after = (stage.servers.read(stage.lab).await, cpu::read(&pids));
+    let after = Counters::read(stage, &pids).await?;
 
     let version = workers[0].version.clone();
     let ends = workers.into_iter().map(Worker::report);
@@ -103,14 +103,16 @@ pub(crate) async fn measure(
     for report in futures::future::join_all(ends).await {
         all.add(report?);
     }
-    let done = match (&before.0, &after.0) {
-        (Ok(before), Ok(after)) => stage.servers.between(before, after),
-        (Err(why), _) | (_, Err(why)) => return Err(broken(why.clone())),
-    };
-    let client_us = before.1.zip(after.1);
-    let client_us = client_us.map(|(before, after)| cpu::between(&before, &after));
+    let done = stage.servers.between(&before.servers, &after.servers);
+    let client_us = before.clients.as_ref().zip(after.clients.as_ref());
+    let client_us = client_us.map(|(before, after)| cpu::between(before, after));
     let grants: u64 = all.counts.iter().sum();
-    let per_grant = |n: u64| (grants > 0).then(|| ratio(n, grants));
+    // On a busy machine the counters are read later than the counted time begins and ends, so they
+    // are set against what was released between the readings.
+    let read = before.at_ns - start..after.at_ns - start;
+    let released = all.holds.iter().filter(|h| read.contains(&h.released_ns));
+    let released = u64::try_from(released.count()).unwrap_or(u64::MAX);
+    let per_grant = |n: u64| (released > 0).then(|| ratio(n, released));
     let in_order = match scenario.keys() {
         Keys::One => holds::in_order(all.holds),
         Keys::Own => Vec::new(),
@@ -127,6 +129,13 @@ pub(crate) async fn measure(
         failed: all.failed,
         failure: all.failure,
     })
+}
+
+/// What everybody had done at one moment.
+struct Counters {
+    at_ns: i64,
+    servers: Reading,
+    clients: Option<CpuReading>,
 }
 
 /// The reports of all processes of a scenario.
@@ -147,6 +156,18 @@ impl NoRun {
             Self::Skipped(_) => true,
             Self::Broken(_) => false,
         }
+    }
+}
+
+// === impl Counters ===
+
+impl Counters {
+    async fn read(stage: &Stage<'_>, pids: &[u32]) -> Result<Self, NoRun> {
+        Ok(Self {
+            at_ns: monotonic_ns(),
+            servers: stage.servers.read(stage.lab).await.map_err(NoRun::Broken)?,
+            clients: cpu::read(pids),
+        })
     }
 }
 

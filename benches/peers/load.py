@@ -59,8 +59,7 @@ def drive(args, version, lock_of):
                 now = time.monotonic_ns()
                 if counted_from <= now < end:
                     counts[n] += 1
-                if args.keys == "one":
-                    holds[n].append((acquired - start, released - start))
+                holds[n].append((acquired - start, released - start))
             except Exception as error:
                 failures.append(f"{type(error).__name__}: {error}")
                 now = time.monotonic_ns()

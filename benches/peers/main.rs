@@ -42,7 +42,7 @@ enum Command {
     /// One process of a scenario; started by this program itself.
     #[command(hide = true)]
     Worker(WorkerArgs),
-    /// Print the tables of the last full run again, as Markdown.
+    /// Print the README's tables from the last full run.
     Render,
 }
 

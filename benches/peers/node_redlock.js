@@ -46,9 +46,7 @@ async function work(redlock, key, client, times) {
     }
     const done = now();
     if (done >= times.from && done < times.to) client.count += 1;
-    if (args.keys === "one") {
-      client.holds.push([Number(acquired - times.start), Number(released - times.start)]);
-    }
+    client.holds.push([Number(acquired - times.start), Number(released - times.start)]);
   }
 }
 

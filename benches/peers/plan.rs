@@ -14,7 +14,7 @@ use crate::outcome::Outcome;
 use crate::rows::{self, Row};
 use crate::scenario::Scenario;
 use crate::server::Servers;
-use crate::table::{self, Machine, number};
+use crate::table::{self, Extent, Machine, number};
 use crate::target::{self, FASTER};
 
 /// Figures of other libraries' locks and ours, side by side.
@@ -68,7 +68,7 @@ pub(crate) async fn run(args: &RunArgs) -> Result<(), String> {
         })
         .collect();
     let rows = found.rows();
-    let text = table::render(&machine, &outcomes, &rows);
+    let text = table::render(&machine, &outcomes, &rows, Extent::Full);
     println!("{text}");
     if args.libraries.is_empty() && args.scenarios.is_empty() {
         store(&machine, &outcomes, &rows, &text).map_err(|error| error.to_string())?;
@@ -76,7 +76,7 @@ pub(crate) async fn run(args: &RunArgs) -> Result<(), String> {
     judge(&outcomes)
 }
 
-/// The tables of the last full run.
+/// The tables of the last full run that the README has.
 pub(crate) fn stored() -> Result<String, String> {
     let say = |file: &Path, error: String| {
         format!("{}: {error}; `make bench-peers` writes it", file.display())
@@ -92,7 +92,7 @@ pub(crate) fn stored() -> Result<String, String> {
         .into_iter()
         .filter(|row| target::names().contains(&row.name))
         .collect();
-    Ok(table::render(&machine, &outcomes, &ours))
+    Ok(table::render(&machine, &outcomes, &ours, Extent::Readme))
 }
 
 fn outcomes_file() -> PathBuf {

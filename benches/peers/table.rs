@@ -23,8 +23,20 @@ pub(crate) struct Machine {
     pub(crate) rounds: usize,
 }
 
-/// Everything.
-pub(crate) fn render(machine: &Machine, outcomes: &[Outcome], rows: &[Row]) -> String {
+/// How much of a run is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extent {
+    Full,
+    /// What the README has of it.
+    Readme,
+}
+
+pub(crate) fn render(
+    machine: &Machine,
+    outcomes: &[Outcome],
+    rows: &[Row],
+    extent: Extent,
+) -> String {
     let mut text = String::new();
     let servers: Vec<String> = machine
         .servers
@@ -48,11 +60,16 @@ pub(crate) fn render(machine: &Machine, outcomes: &[Outcome], rows: &[Row]) -> S
     );
     ratios(&mut text, rows);
     speeds(&mut text, outcomes);
-    contended(&mut text, outcomes);
+    match extent {
+        Extent::Full => contended(&mut text, outcomes, Scenario::ThirtyTwo),
+        Extent::Readme => {}
+    }
+    contended(&mut text, outcomes, Scenario::ThirtyTwoOverFour);
     put(
         &mut text,
         format_args!(
-            "Hand-off: from the release call of one client to the return of the next client's acquire, by \
+            "*raw*: the two calls of a lock through a bare connection; the hand-offs of one key follow one another, so a lock \
+             with two calls each does not exceed *raw* with 1 client. Hand-off: from the release call of one client to the return of the next client's acquire, by \
              CLOCK_MONOTONIC, which the processes of one machine share; grants to the client that has just released are \
              left out, and are the share *to itself*. Commands: Redis' `total_commands_processed` (those inside scripts \
              count) over all nodes, or ZooKeeper's packets received, per grant. CPU: µs per grant of all client \
@@ -60,7 +77,10 @@ pub(crate) fn render(machine: &Machine, outcomes: &[Outcome], rows: &[Row]) -> S
              quantile.\n"
         ),
     );
-    versions(&mut text, outcomes);
+    match extent {
+        Extent::Full => notes(&mut text, outcomes),
+        Extent::Readme => put(&mut text, format_args!("{}", versions(outcomes))),
+    }
     text
 }
 
@@ -140,50 +160,62 @@ fn speeds(text: &mut String, outcomes: &[Outcome]) {
 }
 
 /// What happens where clients meet.
-fn contended(text: &mut String, outcomes: &[Outcome]) {
-    for scenario in [Scenario::ThirtyTwo, Scenario::ThirtyTwoOverFour] {
-        let here: Vec<(Library, &Outcome)> = libraries(outcomes)
-            .into_iter()
-            .filter(|library| library.whose() != Whose::Control)
-            .filter_map(|library| Some((library, find(outcomes, library, scenario)?)))
-            .filter(|(_, outcome)| outcome.skipped.is_none())
-            .collect();
-        if here.is_empty() {
-            continue;
-        }
+fn contended(text: &mut String, outcomes: &[Outcome], scenario: Scenario) {
+    let here: Vec<(Library, &Outcome)> = libraries(outcomes)
+        .into_iter()
+        .filter(|library| library.whose() != Whose::Control)
+        .filter_map(|library| Some((library, find(outcomes, library, scenario)?)))
+        .filter(|(_, outcome)| outcome.skipped.is_none())
+        .collect();
+    if here.is_empty() {
+        return;
+    }
+    put(
+        text,
+        format_args!(
+            "| {} | per s | hand-off p50 µs | p90 | p99 | to itself | commands | Jain | CPU client | CPU server |\n\
+             |---|---|---|---|---|---|---|---|---|---|",
+            scenario.title()
+        ),
+    );
+    for (library, o) in here {
+        let itself = o.to_itself.map(|share| format!("{:.0} %", share * 100.0));
         put(
             text,
             format_args!(
-                "| {} | per s | hand-off p50 µs | p90 | p99 | to itself | commands | Jain | CPU client | CPU server |\n\
-                 |---|---|---|---|---|---|---|---|---|---|",
-                scenario.title()
+                "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
+                titled(library),
+                number(o.per_s),
+                number(o.handoff_us_p50),
+                number(o.handoff_us_p90),
+                number(o.handoff_us_p99),
+                itself.unwrap_or_else(|| "–".to_owned()),
+                number(o.commands_per_handoff),
+                o.jain.map_or("–".to_owned(), |jain| format!("{jain:.3}")),
+                number(o.cpu_us_client),
+                number(o.cpu_us_server),
             ),
         );
-        for (library, o) in here {
-            let itself = o.to_itself.map(|share| format!("{:.0} %", share * 100.0));
-            put(
-                text,
-                format_args!(
-                    "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
-                    titled(library),
-                    number(o.per_s),
-                    number(o.handoff_us_p50),
-                    number(o.handoff_us_p90),
-                    number(o.handoff_us_p99),
-                    itself.unwrap_or_else(|| "–".to_owned()),
-                    number(o.commands_per_handoff),
-                    o.jain.map_or("–".to_owned(), |jain| format!("{jain:.3}")),
-                    number(o.cpu_us_client),
-                    number(o.cpu_us_server),
-                ),
-            );
-        }
-        put(text, format_args!(""));
     }
+    put(text, format_args!(""));
 }
 
-/// What was compared, and what went wrong.
-fn versions(text: &mut String, outcomes: &[Outcome]) {
+/// What was compared, on a line.
+fn versions(outcomes: &[Outcome]) -> String {
+    let mut named: Vec<String> = Vec::new();
+    for library in libraries(outcomes) {
+        let of = outcomes.iter().filter(|o| o.library == library.name());
+        let version = of.filter_map(|o| o.version.as_deref()).next();
+        if library.whose() == Whose::Theirs {
+            let version = version.unwrap_or("skipped");
+            named.push(format!("{} {version}", library.name()));
+        }
+    }
+    format!("Versions: {}.", named.join(", "))
+}
+
+/// What was compared, with which settings, and what went wrong.
+fn notes(text: &mut String, outcomes: &[Outcome]) {
     for library in libraries(outcomes) {
         let name = library.name();
         let of: Vec<&Outcome> = outcomes.iter().filter(|o| o.library == name).collect();

@@ -68,7 +68,7 @@ pub(crate) struct Report {
     pub(crate) failed: u64,
     /// What the first failure said.
     pub(crate) failure: Option<String>,
-    /// With one key: client, acquired, release called, and the next; nanoseconds since the start.
+    /// Client, acquired, release called, and the next; nanoseconds since the start.
     pub(crate) holds: Vec<i64>,
 }
 
@@ -171,13 +171,7 @@ async fn drive<P: Peer>(peer: P, version: &str, args: &WorkerArgs) -> Result<(),
                 Keys::One => args.key.clone(),
                 Keys::Own => format!("{}-{n}", args.key),
             };
-            tokio::spawn(client(
-                peer.clone(),
-                key,
-                args.keys,
-                times,
-                failures.clone(),
-            ))
+            tokio::spawn(client(peer.clone(), key, times, failures.clone()))
         })
         .collect();
     sleep_until(times.to).await;
@@ -209,13 +203,7 @@ async fn drive<P: Peer>(peer: P, version: &str, args: &WorkerArgs) -> Result<(),
 }
 
 /// Acquires and releases until the end.
-async fn client<P: Peer>(
-    peer: P,
-    key: String,
-    keys: Keys,
-    times: Times,
-    failures: Arc<Failures>,
-) -> Client {
+async fn client<P: Peer>(peer: P, key: String, times: Times, failures: Arc<Failures>) -> Client {
     let mut done = Client::default();
     sleep_until(times.start).await;
     loop {
@@ -243,12 +231,8 @@ async fn client<P: Peer>(
             Ok(()) => {}
             Err(why) => failures.note(why),
         }
-        match keys {
-            Keys::One => done
-                .holds
-                .push((acquired - times.start, released - times.start)),
-            Keys::Own => {}
-        }
+        done.holds
+            .push((acquired - times.start, released - times.start));
         if now >= times.to {
             return done;
         }
