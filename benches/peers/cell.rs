@@ -109,7 +109,7 @@ pub(crate) async fn measure(
     let grants: u64 = all.counts.iter().sum();
     // On a busy machine the counters are read later than the counted time begins and ends, so they
     // are set against what was released between the readings.
-    let read = before.at_ns - start..after.at_ns - start;
+    let read = before.servers.at_ns - start..after.servers.at_ns - start;
     let released = all.holds.iter().filter(|h| read.contains(&h.released_ns));
     let released = u64::try_from(released.count()).unwrap_or(u64::MAX);
     let per_grant = |n: u64| (released > 0).then(|| ratio(n, released));
@@ -133,7 +133,6 @@ pub(crate) async fn measure(
 
 /// What everybody had done at one moment.
 struct Counters {
-    at_ns: i64,
     servers: Reading,
     clients: Option<CpuReading>,
 }
@@ -164,7 +163,6 @@ impl NoRun {
 impl Counters {
     async fn read(stage: &Stage<'_>, pids: &[u32]) -> Result<Self, NoRun> {
         Ok(Self {
-            at_ns: monotonic_ns(),
             servers: stage.servers.read(stage.lab).await.map_err(NoRun::Broken)?,
             clients: cpu::read(pids),
         })

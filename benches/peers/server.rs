@@ -6,6 +6,7 @@ use redis::aio::MultiplexedConnection;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use crate::clock::monotonic_ns;
 use crate::library::Ground;
 
 /// The servers of one kind, and this program's own connections to ask them.
@@ -21,6 +22,8 @@ pub(crate) struct Servers {
 /// The counters at one moment.
 #[derive(Debug, Clone)]
 pub(crate) struct Reading {
+    /// When the requests were counted; a busy machine is late.
+    pub(crate) at_ns: i64,
     requests: u64,
     cpu: Option<CpuReading>,
 }
@@ -75,9 +78,13 @@ impl Servers {
             .filter(|(id, _)| id.kind() == self.kind)
             .flat_map(|(_, pids)| pids)
             .collect();
+        let cpu = cpu::read(&pids);
+        let asked_ns = monotonic_ns();
+        let requests = self.requests().await?;
         Ok(Reading {
-            requests: self.requests().await?,
-            cpu: cpu::read(&pids),
+            at_ns: i64::midpoint(asked_ns, monotonic_ns()),
+            requests,
+            cpu,
         })
     }
 
