@@ -73,6 +73,11 @@ impl LockKey {
         self.tagged("lock-released")
     }
 
+    /// The Redis key of the mark that another process waits, on a node of several that vote.
+    pub fn redis_waiting(&self) -> String {
+        self.tagged("lock-waiting")
+    }
+
     /// The znode under which contenders queue; one directory per lock, because the recipe's name
     /// filter is *contains*.
     pub fn znode(&self) -> String {

@@ -48,7 +48,9 @@
 //! the holder's own monotonic clock and early rather than late; and [`Guard::fence`], a token that a
 //! store compares, so that what comes late is refused there.
 
-pub mod detached;
+pub mod caretaker;
+pub mod claim;
+pub mod guard;
 pub mod lease;
 pub mod leased;
 pub mod wait;

@@ -1,29 +1,37 @@
 //! Who looks after a lease while its holder works: it renews, it tells the loss, it dies with the
 //! guard.
 //!
-//! A guard owns a [`Tenure`]. Its task belongs to it: dropping the tenure ends it, so nothing is
-//! renewed for a holder that is gone. A lock that can be renewed gives a [`Renew`]; what the server
-//! answers is all the task needs to know.
+//! A guard owns a [`Tenure`]. Nothing runs for it until its first renewal is due, a third of the
+//! lease after the grant: most holders are done by then. What runs from then on belongs to the
+//! tenure: dropping it ends the task, so nothing is renewed for a holder that is gone.
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use crate::clock::{self, Instant};
+use crate::lock::caretaker::{Caretaker, Due, Ticket};
 use crate::lock::lease::{Event, Lease, Phase};
-use crate::lock::wait::Turn;
 
 /// Longest time one holder may keep a lock by renewing it: a critical section takes milliseconds,
 /// so a holder of a minute hangs, and the sale must not hang with it.
 pub const HOLD_MAX: Duration = Duration::from_secs(60);
 
-/// Renews a lease, checked by owner; it must never create what is gone.
-pub trait Renew: Send + 'static {
-    /// Asks the server once. It is dropped at the lease's deadline.
-    fn renew(&mut self) -> impl Future<Output = Renewal> + Send;
+/// What looks after one grant; it asks the server.
+pub trait Attend: Send + Sync + 'static {
+    /// Renews once, checked by owner; must never create what is gone. It is dropped at the lease's
+    /// deadline.
+    fn renew(&self) -> impl Future<Output = Renewal> + Send;
+
+    /// Tells what is heard about the grant besides renewals, such as by a watch. Runs beside them
+    /// and is dropped with the tenure.
+    fn watch(&self, told: &(dyn Fn(Event) + Send + Sync)) -> impl Future<Output = ()> + Send {
+        let _ = told;
+        std::future::pending()
+    }
 }
 
 /// What a renewal came to.
@@ -36,59 +44,82 @@ pub enum Renewal {
     Failed,
 }
 
-/// A lease, and the task that looks after it.
+/// A lease, and what looks after it.
 #[derive(Debug)]
-pub struct Tenure {
-    state: Arc<State>,
-    task: AbortHandle,
+pub struct Tenure<A: Attend, T: Send + 'static> {
+    held: Arc<Held<A, T>>,
+    caretaker: Caretaker,
 }
 
-/// Tells a tenure what was heard about it elsewhere, such as by a watch. Does not keep it alive.
-#[derive(Debug, Clone)]
-pub struct Informant(std::sync::Weak<State>);
+/// How a lease is looked after.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Care {
+    /// It is renewed at a third of it, until the tenure is dropped or the longest hold is over.
+    Renewed,
+    /// As `Renewed`, and watched from then on besides.
+    Watched { after: Duration },
+    /// It runs out.
+    None,
+}
 
 #[derive(Debug)]
-struct State {
-    lease: watch::Sender<Lease>,
+struct Held<A, T> {
+    attendant: A,
+    care: Care,
+    lease: Mutex<Lease>,
+    changed: Notify,
     /// The place in this process's queue; given up when the lease ends, so that a holder that
     /// hangs does not keep its neighbours waiting.
-    turn: std::sync::Mutex<Option<Turn>>,
+    turn: Mutex<Option<T>>,
+    stage: Mutex<Stage>,
 }
 
-/// A holder whose lease is not renewed.
+/// Who has it in hand.
 #[derive(Debug)]
-enum Never {}
+enum Stage {
+    /// The caretaker's list.
+    Listed(Ticket),
+    /// A task of its own.
+    Attended(AbortHandle),
+    Over,
+}
 
 // === impl Tenure ===
 
-impl Tenure {
-    /// Renews the lease at a third of it until the tenure is dropped or the longest hold is over.
+impl<A: Attend, T: Send + 'static> Tenure<A, T> {
     /// Must be called within a tokio runtime.
-    pub fn renewed(lease: Lease, turn: Turn, renew: impl Renew) -> Self {
-        Self::start(lease, turn, Some(renew))
-    }
-
-    /// Lets the lease run out. Must be called within a tokio runtime.
-    pub fn unattended(lease: Lease, turn: Turn) -> Self {
-        Self::start(lease, turn, None::<Never>)
-    }
-
-    fn start(lease: Lease, turn: Turn, renew: Option<impl Renew>) -> Self {
-        let state = Arc::new(State {
-            lease: watch::Sender::new(lease),
-            turn: std::sync::Mutex::new(Some(turn)),
+    pub fn new(caretaker: &Caretaker, lease: Lease, care: Care, turn: T, attendant: A) -> Self {
+        let due = match care {
+            Care::Renewed => first_renewal(&lease),
+            Care::Watched { after } => first_renewal(&lease).min(clock::now() + after),
+            Care::None => lease.valid_until(),
+        };
+        let held = Arc::new(Held {
+            attendant,
+            care,
+            lease: Mutex::new(lease),
+            changed: Notify::new(),
+            turn: Mutex::new(Some(turn)),
+            stage: Mutex::new(Stage::Over),
         });
-        // Belongs to the tenure: it is aborted when that is dropped.
-        let task = tokio::spawn(attend(state.clone(), renew)).abort_handle();
-        Self { state, task }
+        // Locked meanwhile, so that it cannot be due before it is known to be listed.
+        let mut stage = lock(&held.stage);
+        *stage = Stage::Listed(caretaker.add(due, held.clone()));
+        drop(stage);
+        let caretaker = caretaker.clone();
+        Self { held, caretaker }
+    }
+
+    pub fn attendant(&self) -> &A {
+        &self.held.attendant
     }
 
     pub fn valid_until(&self) -> Instant {
-        self.state.lease.borrow().valid_until()
+        lock(&self.held.lease).valid_until()
     }
 
     pub fn is_held(&self) -> bool {
-        self.state.lease.borrow().is_held(clock::now())
+        lock(&self.held.lease).is_held(clock::now())
     }
 
     /// Resolves once the lease is lost; never after it was given back.
@@ -96,116 +127,124 @@ impl Tenure {
     /// # Cancel safety
     /// May be dropped and called again.
     pub async fn lost(&self) {
-        self.state.lost().await;
-    }
-
-    pub fn informant(&self) -> Informant {
-        Informant(Arc::downgrade(&self.state))
+        self.held.lost().await;
     }
 
     /// Ends the renewals before the lock is given back, so that none crosses the release.
     /// What is returned is the place in the queue: dropped after the release, the next waiter of
     /// this process finds the lock free.
-    pub fn end(&mut self) -> Option<Turn> {
-        self.task.abort();
-        self.state.apply(Event::Released);
-        self.state.take_turn()
-    }
-}
-
-impl Drop for Tenure {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
-// === impl Informant ===
-
-impl Informant {
-    /// Tells what happened; nothing happens when the tenure is over.
-    pub fn tell(&self, event: Event) {
-        if let Some(state) = self.0.upgrade() {
-            state.apply(event);
-            if !state.lease.borrow().is_held(clock::now()) {
-                drop(state.take_turn());
-            }
+    pub fn end(&self) -> Option<T> {
+        match std::mem::replace(&mut *lock(&self.held.stage), Stage::Over) {
+            Stage::Listed(ticket) => self.caretaker.remove(ticket),
+            Stage::Attended(task) => task.abort(),
+            Stage::Over => return None,
         }
+        self.held.apply(Event::Released);
+        self.held.take_turn()
     }
 }
 
-// === impl State ===
+impl<A: Attend, T: Send + 'static> Drop for Tenure<A, T> {
+    fn drop(&mut self) {
+        drop(self.end());
+    }
+}
 
-impl State {
+// === impl Held ===
+
+impl<A: Attend, T: Send + 'static> Held<A, T> {
     fn apply(&self, event: Event) {
         let now = clock::now();
+        let mut lease = lock(&self.lease);
         // A late event of a lease that was given back changes nothing.
-        self.lease.send_modify(|lease| {
-            if let Ok(next) = lease.next(event, now) {
-                *lease = next;
-            }
-        });
+        if let Ok(next) = lease.next(event, now) {
+            *lease = next;
+        }
+        drop(lease);
+        self.changed.notify_waiters();
     }
 
     async fn lost(&self) {
-        let mut changes = self.lease.subscribe();
         loop {
-            let lease = *changes.borrow_and_update();
+            let changed = self.changed.notified();
+            let lease = *lock(&self.lease);
             match lease.phase_at(clock::now()) {
                 Phase::Lost(_) => return,
                 Phase::Released => std::future::pending().await,
                 Phase::Held => {
                     tokio::select! {
                         () = tokio::time::sleep_until(lease.valid_until()) => {}
-                        changed = changes.changed() => changed.expect("self owns the sender"),
+                        () = changed => {}
                     }
                 }
             }
         }
     }
 
-    fn take_turn(&self) -> Option<Turn> {
-        self.turn
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-            .take()
+    fn take_turn(&self) -> Option<T> {
+        lock(&self.turn).take()
     }
-}
 
-impl Renew for Never {
-    async fn renew(&mut self) -> Renewal {
-        match *self {}
-    }
-}
-
-/// Renews until the lease is lost or the task is aborted, then lets the next in the queue try.
-async fn attend(state: Arc<State>, renew: Option<impl Renew>) {
-    let renewals = async {
-        if let Some(renew) = renew {
-            keep_renewing(&state, renew).await;
-        }
-        std::future::pending::<()>().await;
-    };
-    tokio::select! {
-        () = state.lost() => {}
-        () = renewals => {}
-    }
-    drop(state.take_turn());
-}
-
-async fn keep_renewing(state: &State, mut renew: impl Renew) {
-    loop {
-        let lease = *state.lease.borrow();
-        let Some(due) = lease.renew_at() else { return };
-        tokio::time::sleep_until(due).await;
-        let asked_at = clock::now();
-        let deadline = state.lease.borrow().valid_until();
-        let event = match tokio::time::timeout_at(deadline, renew.renew()).await {
-            Ok(Renewal::Renewed) => Event::Renewed { asked_at },
-            Ok(Renewal::Gone) => Event::Gone,
-            Ok(Renewal::Failed) | Err(_) => Event::RenewalFailed,
+    /// Looks after the lease until it is lost or the task is aborted, then lets the next in the
+    /// queue try.
+    async fn attend(&self) {
+        let told = |event| self.apply(event);
+        let renewals = async {
+            if self.care != Care::None {
+                self.keep_renewing().await;
+            }
+            std::future::pending::<()>().await;
         };
-        state.apply(event);
+        let watch = async {
+            if let Care::Watched { .. } = self.care {
+                self.attendant.watch(&told).await;
+            }
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = self.lost() => {}
+            () = renewals => {}
+            () = watch => {}
+        }
+        drop(self.take_turn());
     }
+
+    async fn keep_renewing(&self) {
+        loop {
+            let lease = *lock(&self.lease);
+            let Some(due) = lease.renew_at() else { return };
+            tokio::time::sleep_until(due).await;
+            let asked_at = clock::now();
+            let deadline = lock(&self.lease).valid_until();
+            let event = match tokio::time::timeout_at(deadline, self.attendant.renew()).await {
+                Ok(Renewal::Renewed) => Event::Renewed { asked_at },
+                Ok(Renewal::Gone) => Event::Gone,
+                Ok(Renewal::Failed) | Err(_) => Event::RenewalFailed,
+            };
+            self.apply(event);
+        }
+    }
+}
+
+impl<A: Attend, T: Send + 'static> Due for Held<A, T> {
+    fn due(self: Arc<Self>) {
+        let mut stage = lock(&self.stage);
+        // Given back at this moment: nothing to look after.
+        if let Stage::Listed(_) = *stage {
+            let held = self.clone();
+            // Belongs to the tenure: it is aborted when that ends.
+            let task = tokio::spawn(async move { held.attend().await });
+            *stage = Stage::Attended(task.abort_handle());
+        }
+    }
+}
+
+fn first_renewal(lease: &Lease) -> Instant {
+    lease.renew_at().unwrap_or_else(|| lease.valid_until())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -214,7 +253,9 @@ mod tests {
 
     use super::*;
     use crate::lock::lease::Timing;
-    use crate::lock::wait::Queue;
+    use crate::lock::wait::{Queue, Turn};
+
+    type Held = Tenure<Scripted, Turn<u32>>;
 
     const TIMING: Timing = Timing {
         ttl: Duration::from_millis(150),
@@ -223,33 +264,35 @@ mod tests {
 
     /// Answers as scripted, then with the last answer for ever.
     struct Scripted {
-        answers: Vec<Renewal>,
+        answers: Mutex<Vec<Renewal>>,
         asked: Arc<AtomicU32>,
     }
 
-    impl Renew for Scripted {
-        async fn renew(&mut self) -> Renewal {
+    impl Attend for Scripted {
+        async fn renew(&self) -> Renewal {
             self.asked.fetch_add(1, Ordering::SeqCst);
-            if self.answers.len() > 1 {
-                self.answers.remove(0)
+            let mut answers = lock(&self.answers);
+            if answers.len() > 1 {
+                answers.remove(0)
             } else {
-                self.answers[0]
+                answers[0]
             }
         }
     }
 
-    async fn tenure(answers: &[Renewal]) -> (Tenure, Arc<AtomicU32>) {
+    async fn tenure(answers: &[Renewal]) -> (Held, Arc<AtomicU32>) {
         let turn = Queue::default()
-            .turn("k", clock::now() + Duration::from_secs(1))
+            .turn("k", TIMING.ttl, clock::now() + Duration::from_secs(1))
             .await
             .expect("nobody else waits");
         let asked = Arc::new(AtomicU32::new(0));
         let renew = Scripted {
-            answers: answers.to_vec(),
+            answers: Mutex::new(answers.to_vec()),
             asked: asked.clone(),
         };
         let lease = Lease::granted(clock::now(), TIMING);
-        (Tenure::renewed(lease, turn, renew), asked)
+        let tenure = Tenure::new(&Caretaker::default(), lease, Care::Renewed, turn, renew);
+        (tenure, asked)
     }
 
     #[tokio::test]
@@ -302,11 +345,22 @@ mod tests {
 
     #[tokio::test]
     async fn a_lost_lease_lets_the_next_waiter_try() {
-        let queue = Queue::default();
+        let queue = Queue::<u32>::default();
         let soon = clock::now() + Duration::from_secs(1);
-        let turn = queue.turn("k", soon).await.expect("nobody else waits");
-        let held = Tenure::unattended(Lease::granted(clock::now(), TIMING), turn);
-        queue.turn("k", soon).await.expect("the lease ended");
+        let turn = queue
+            .turn("k", TIMING.ttl, soon)
+            .await
+            .expect("nobody else waits");
+        let nobody = Scripted {
+            answers: Mutex::default(),
+            asked: Arc::default(),
+        };
+        let lease = Lease::granted(clock::now(), TIMING);
+        let held = Tenure::new(&Caretaker::default(), lease, Care::None, turn, nobody);
+        queue
+            .turn("k", TIMING.ttl, soon)
+            .await
+            .expect("the lease ended");
         assert!(!held.is_held());
     }
 }

@@ -1,4 +1,4 @@
-//! The scripts of a lock in Redis: acquire, renew, release, reseed.
+//! The scripts of a lock in Redis: acquire, renew, release, pass on, reseed.
 //!
 //! Each is sent by its hash; a server that does not know it (restarted, or `SCRIPT FLUSH`) is given
 //! it and asked again, which is safe because an unknown script has not run.
@@ -6,10 +6,10 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use redis::Script;
+use redis::{Script, ScriptInvocation};
 
 use crate::keys::LockKey;
-use crate::script::node::{CallError, Node};
+use crate::script::node::{CallError, Listener, Node};
 
 static ACQUIRE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("../../lua/lock_acquire.lua")));
@@ -17,6 +17,8 @@ static RENEW: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("../../lua/lock_renew.lua")));
 static RELEASE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("../../lua/lock_release.lua")));
+static PASS: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("../../lua/lock_pass.lua")));
 static RESEED: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("../../lua/lock_reseed.lua")));
 
@@ -36,6 +38,17 @@ pub enum Owned {
     NotMine,
 }
 
+/// What `lock_pass.lua` answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PassedOn {
+    /// Whether it was the releasing owner's.
+    pub freed: Owned,
+    /// The next owner's fencing token; `None` when the lock is another's.
+    pub fence: Option<i64>,
+    /// How many connections wait for a release.
+    pub listening: i64,
+}
+
 /// Takes the lock for `ttl`. Asked again by the same owner it answers the same.
 pub async fn acquire(
     node: &Node,
@@ -43,17 +56,60 @@ pub async fn acquire(
     owner: &[u8],
     ttl: Duration,
 ) -> Result<Taken, CallError> {
+    let call = acquire_call(key, owner, ttl);
+    node.invoke(&call).await.map(taken)
+}
+
+/// As `acquire`; `listener` hears of every release after it.
+pub async fn acquire_listening(
+    node: &Node,
+    listener: &mut Listener,
+    key: &LockKey,
+    owner: &[u8],
+    ttl: Duration,
+) -> Result<Taken, CallError> {
+    let call = acquire_call(key, owner, ttl);
+    node.invoke_listening(listener, &call).await.map(taken)
+}
+
+fn acquire_call(key: &LockKey, owner: &[u8], ttl: Duration) -> ScriptInvocation<'static> {
     let mut call = ACQUIRE.prepare_invoke();
     call.key(key.redis())
         .key(key.redis_fence())
         .arg(owner)
         .arg(ms(ttl));
-    let (granted, number): (i64, i64) = node.invoke(&call).await?;
-    Ok(if granted == 1 {
+    call
+}
+
+fn taken((granted, number): (i64, i64)) -> Taken {
+    if granted == 1 {
         Taken::Granted { fence: number }
     } else {
         let left = u64::try_from(number).ok().map(Duration::from_millis);
         Taken::Held { left }
+    }
+}
+
+/// Frees the owner's lock and takes it for `heir`, for `ttl`.
+pub async fn pass(
+    node: &Node,
+    key: &LockKey,
+    owner: &[u8],
+    heir: &[u8],
+    ttl: Duration,
+) -> Result<PassedOn, CallError> {
+    let mut call = PASS.prepare_invoke();
+    call.key(key.redis())
+        .key(key.redis_fence())
+        .arg(owner)
+        .arg(heir)
+        .arg(ms(ttl))
+        .arg(key.redis_channel());
+    let (freed, token, listening): (i64, i64, i64) = node.invoke(&call).await?;
+    Ok(PassedOn {
+        freed: owned(freed),
+        fence: (token > 0).then_some(token),
+        listening,
     })
 }
 
@@ -83,7 +139,7 @@ pub async fn reseed(node: &Node, key: &LockKey, floor: i64) -> Result<i64, CallE
     node.invoke(&call).await
 }
 
-fn owned(answer: i64) -> Owned {
+pub(super) fn owned(answer: i64) -> Owned {
     if answer == 1 {
         Owned::Mine
     } else {
@@ -92,6 +148,6 @@ fn owned(answer: i64) -> Owned {
 }
 
 /// Whole milliseconds, at least one: Redis refuses an expiry of zero.
-fn ms(ttl: Duration) -> u64 {
+pub(super) fn ms(ttl: Duration) -> u64 {
     u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).max(1)
 }

@@ -2,7 +2,7 @@
 //! with errors that say whether a command may have run.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -12,6 +12,11 @@ use redis::{
 };
 
 use crate::clock::{self, Instant};
+use crate::script::node::listen::Channels;
+
+pub use crate::script::node::listen::{Hearing, Listener};
+
+mod listen;
 
 /// Longest time to connect and to greet: a server in the same data centre answers in a
 /// millisecond, so one that takes a second is away.
@@ -22,17 +27,19 @@ pub const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// One Redis server.
 #[derive(Debug)]
 pub struct Node {
-    client: Client,
-    response_timeout: Duration,
-    link: tokio::sync::Mutex<Link>,
+    link: Arc<Link>,
     trouble: Mutex<Option<CallError>>,
 }
 
-/// The present connection, and how the last attempt to make one failed.
-#[derive(Debug, Default)]
+/// How the server is reached.
+#[derive(Debug)]
 struct Link {
-    live: Option<Live>,
-    failed: Option<(Instant, Arc<RedisError>)>,
+    client: Client,
+    response_timeout: Duration,
+    live: Mutex<Option<Live>>,
+    /// Whoever connects; how the last attempt failed.
+    connecting: tokio::sync::Mutex<Option<(Instant, Arc<RedisError>)>>,
+    channels: Arc<Channels>,
 }
 
 #[derive(Debug, Clone)]
@@ -72,23 +79,24 @@ impl Node {
             .clone()
             .set_protocol(ProtocolVersion::RESP3);
         Ok(Self {
-            client: Client::open(info.set_redis_settings(resp3))?,
-            response_timeout,
-            link: tokio::sync::Mutex::default(),
+            link: Arc::new(Link {
+                client: Client::open(info.set_redis_settings(resp3))?,
+                response_timeout,
+                live: Mutex::default(),
+                connecting: tokio::sync::Mutex::default(),
+                channels: Arc::default(),
+            }),
             trouble: Mutex::default(),
         })
     }
 
     pub fn client(&self) -> &Client {
-        &self.client
+        &self.link.client
     }
 
     /// Why the last call had no answer; `None` once one was answered.
     pub fn trouble(&self) -> Option<CallError> {
-        self.trouble
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        lock(&self.trouble).clone()
     }
 
     /// Runs a script by its hash; loads it first where the server does not know it.
@@ -99,8 +107,29 @@ impl Node {
         &self,
         script: &ScriptInvocation<'_>,
     ) -> Result<T, CallError> {
-        let answer = match self.live().await {
+        let answer = match self.link.live().await {
             Ok(mut live) => judge(&live.dead, script.invoke_async(&mut live.connection).await),
+            Err(e) => Err(e),
+        };
+        self.note(answer)
+    }
+
+    /// As `invoke`, on the connection on which `listener` hears of what happens after it: it is
+    /// subscribed first, in the same round trip.
+    ///
+    /// # Cancel safety
+    /// As `invoke`.
+    pub async fn invoke_listening<T: FromRedisValue>(
+        &self,
+        listener: &mut Listener,
+        script: &ScriptInvocation<'_>,
+    ) -> Result<T, CallError> {
+        let answer = match self.link.live().await {
+            Ok(mut live) => {
+                let on = live.clone();
+                let call = script.invoke_async(&mut live.connection);
+                judge(&live.dead, listener.subscribed(&on, call).await)
+            }
             Err(e) => Err(e),
         };
         self.note(answer)
@@ -111,11 +140,16 @@ impl Node {
     /// # Cancel safety
     /// A dropped call may have been sent, and then runs.
     pub async fn query<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, CallError> {
-        let answer = match self.live().await {
+        let answer = match self.link.live().await {
             Ok(mut live) => judge(&live.dead, command.query_async(&mut live.connection).await),
             Err(e) => Err(e),
         };
         self.note(answer)
+    }
+
+    /// Hears what is published on a channel, from the first `invoke_listening` on.
+    pub fn listener(&self, channel: String) -> Listener {
+        Listener::new(self.link.clone(), channel)
     }
 
     fn note<T>(&self, answer: Result<T, CallError>) -> Result<T, CallError> {
@@ -123,35 +157,57 @@ impl Node {
             Ok(_) | Err(CallError::Refused(_)) => None,
             Err(e @ (CallError::Unreached(_) | CallError::Unanswered(_))) => Some(e.clone()),
         };
-        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+        *lock(&self.trouble) = trouble;
         answer
     }
+}
 
-    /// The present connection, or a new one. Those who wait for one attempt share its failure, so
-    /// that a server which is away costs each of them one timeout and not a queue of timeouts.
-    async fn live(&self) -> Result<Live, CallError> {
-        let asked_at = clock::now();
-        let mut link = self.link.lock().await;
-        if let Some(live) = &link.live
-            && !live.dead.load(Ordering::Acquire)
-        {
-            return Ok(live.clone());
+// === impl Link ===
+
+impl Link {
+    /// The present connection, or a new one.
+    async fn live(self: &Arc<Self>) -> Result<Live, CallError> {
+        if let Some(live) = self.present() {
+            return Ok(live);
         }
-        if let Some((failed_at, error)) = &link.failed
+        // In a task of its own: a caller that does not wait for it to end must not make the next
+        // one start over.
+        let attempt = tokio::spawn(self.clone().reconnect(clock::now()));
+        let stopped = |e: tokio::task::JoinError| {
+            let error = RedisError::from(std::io::Error::other(e.to_string()));
+            CallError::Unreached(Arc::new(error))
+        };
+        attempt.await.map_err(stopped)?
+    }
+
+    fn present(&self) -> Option<Live> {
+        let live = lock(&self.live);
+        live.as_ref()
+            .filter(|live| !live.dead.load(Ordering::Acquire))
+            .cloned()
+    }
+
+    /// Those who wait for one attempt share its failure, so that a server which is away costs each
+    /// of them one timeout and not a queue of timeouts.
+    async fn reconnect(self: Arc<Self>, asked_at: Instant) -> Result<Live, CallError> {
+        let mut failed = self.connecting.lock().await;
+        if let Some(live) = self.present() {
+            return Ok(live);
+        }
+        if let Some((failed_at, error)) = &*failed
             && *failed_at >= asked_at
         {
             return Err(CallError::Unreached(error.clone()));
         }
-        link.live = None;
         match self.connect().await {
             Ok(live) => {
-                link.live = Some(live.clone());
-                link.failed = None;
+                *lock(&self.live) = Some(live.clone());
+                *failed = None;
                 Ok(live)
             }
             Err(e) => {
                 let error = Arc::new(e);
-                link.failed = Some((clock::now(), error.clone()));
+                *failed = Some((clock::now(), error.clone()));
                 Err(CallError::Unreached(error))
             }
         }
@@ -160,6 +216,7 @@ impl Node {
     async fn connect(&self) -> Result<Live, RedisError> {
         let dead = Arc::new(AtomicBool::new(false));
         let ended = dead.clone();
+        let channels = self.channels.clone();
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT_TIMEOUT))
             .set_response_timeout(Some(self.response_timeout))
@@ -167,6 +224,7 @@ impl Node {
                 if push.kind == PushKind::Disconnection {
                     ended.store(true, Ordering::Release);
                 }
+                channels.hear(&push);
                 Ok::<(), redis::aio::SendError>(())
             });
         let connection = self
@@ -189,4 +247,8 @@ fn judge<T>(dead: &AtomicBool, answer: Result<T, RedisError>) -> Result<T, CallE
         return Err(CallError::Unanswered(Arc::new(error)));
     }
     Err(CallError::Refused(Arc::new(error)))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

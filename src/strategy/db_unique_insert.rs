@@ -8,10 +8,14 @@
 
 use std::time::Duration;
 
+use rand::RngExt;
+use uuid::Uuid;
+
 use super::{Entry, Kind, Missing, Servers};
 use crate::deduct::Deduct;
 use crate::keys::LockKey;
-use crate::lock::leased::{Asked, LeaseServer, LeasedGuard, LeasedLock, Source};
+use crate::lock::guard::LeasedGuard;
+use crate::lock::leased::{Asked, LeaseServer, LeasedLock, Source};
 use crate::lock::watchdog::Renewal;
 use crate::lock::{AcquireError, Fence, Guarantees, Lock, Released, Terms};
 use crate::store::{LockRows, RowGrant, StoreError};
@@ -19,6 +23,18 @@ use crate::store::{LockRows, RowGrant, StoreError};
 /// Exclusion by the lock rows of a database. Clones share the connections and the queue.
 #[derive(Debug, Clone)]
 pub struct DbUniqueInsertLock(LeasedLock<LockRows>);
+
+/// One acquisition.
+#[derive(Debug)]
+pub struct Claim {
+    row: String,
+    owner: String,
+    ttl: Duration,
+}
+
+/// A held row is read again after this long at least, and at most twice as long, so that processes
+/// do not ask in step: a critical section takes a few milliseconds.
+const POLL: Duration = Duration::from_millis(3);
 
 pub(super) const ENTRY: Entry = Entry {
     kind: Kind::Lock,
@@ -82,11 +98,18 @@ impl Lock for DbUniqueInsertLock {
 
 impl LeaseServer for LockRows {
     const NAME: &'static str = "database";
-    /// A try that finds the lock held is one read; a critical section takes a few milliseconds.
-    const POLL: Duration = Duration::from_millis(3);
+    type Claim = Claim;
 
-    async fn ask(&self, key: &LockKey, owner: &str, ttl: Duration) -> Asked {
-        match self.try_acquire(&key.row(), owner, ttl).await {
+    fn claim(&self, key: &LockKey, ttl: Duration) -> Claim {
+        Claim {
+            row: key.row(),
+            owner: Uuid::new_v4().simple().to_string(),
+            ttl,
+        }
+    }
+
+    async fn ask(&self, claim: &mut Claim) -> Asked {
+        match self.try_acquire(&claim.row, &claim.owner, claim.ttl).await {
             Ok(RowGrant::Mine { fence }) => Asked::Granted {
                 fence: Fence::Token(fence),
             },
@@ -105,8 +128,15 @@ impl LeaseServer for LockRows {
         }
     }
 
-    async fn renew(&self, key: &LockKey, owner: &str, ttl: Duration) -> Renewal {
-        match LockRows::renew(self, &key.row(), owner, ttl).await {
+    /// No database of the three tells when a row is deleted.
+    async fn changed(&self, _claim: &mut Claim, left: Option<Duration>) {
+        let pause = left.map_or(POLL, |left| left.min(POLL));
+        let jitter = pause.mul_f64(rand::rng().random::<f64>());
+        tokio::time::sleep(pause + jitter).await;
+    }
+
+    async fn renew(&self, claim: &Claim) -> Renewal {
+        match LockRows::renew(self, &claim.row, &claim.owner, claim.ttl).await {
             Ok(true) => Renewal::Renewed,
             Ok(false) => Renewal::Gone,
             Err(_) => Renewal::Failed,
@@ -118,8 +148,8 @@ impl LeaseServer for LockRows {
         None
     }
 
-    async fn release(&self, key: &LockKey, owner: &str) -> Released {
-        match LockRows::release(self, &key.row(), owner).await {
+    async fn release(&self, claim: &Claim) -> Released {
+        match LockRows::release(self, &claim.row, &claim.owner).await {
             Ok(true) => Released::Released,
             Ok(false) => Released::NotOwner,
             Err(_) => Released::Pending,

@@ -7,14 +7,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rand::RngExt;
+use uuid::Uuid;
+
 use super::{Entry, Kind, Missing, Need, Servers};
 use crate::deduct::Deduct;
 use crate::keys::LockKey;
-use crate::lock::leased::{Asked, LeaseServer, LeasedGuard, LeasedLock, Source};
+use crate::lock::guard::LeasedGuard;
+use crate::lock::leased::{Asked, LeaseServer, LeasedLock, Others, Passed, Source};
 use crate::lock::watchdog::Renewal;
 use crate::lock::{AcquireError, Fence, Guarantees, Lock, Released, Terms};
 use crate::script::lock::{self as script, Owned, Taken};
-use crate::script::node::{CallError, Node, RESPONSE_TIMEOUT};
+use crate::script::node::{CallError, Hearing, Listener, Node, RESPONSE_TIMEOUT};
 
 /// Exclusion by one Redis. Clones share the connection and the queue.
 #[derive(Debug, Clone)]
@@ -23,6 +27,23 @@ pub struct RedisSetNxLock(LeasedLock<OneRedis>);
 /// The Redis that keeps the leases.
 #[derive(Debug, Clone)]
 pub struct OneRedis(Arc<Node>);
+
+/// One acquisition.
+#[derive(Debug)]
+pub struct Claim {
+    key: LockKey,
+    owner: String,
+    ttl: Duration,
+    /// Once it has been found held.
+    listener: Option<Listener>,
+}
+
+/// Longest time to trust that a release would be heard: it is not when the key is deleted by hand,
+/// or by a client that does not publish.
+const UNHEARD_MAX: Duration = Duration::from_millis(500);
+/// A held lock is asked for again after this while nothing can be heard, and at most twice as long:
+/// a critical section takes a few milliseconds.
+const POLL: Duration = Duration::from_millis(2);
 
 pub(super) const ENTRY: Entry = Entry {
     kind: Kind::Lock,
@@ -97,41 +118,120 @@ impl Lock for RedisSetNxLock {
 
 impl LeaseServer for OneRedis {
     const NAME: &'static str = "redis";
-    /// A critical section takes a few milliseconds.
-    const POLL: Duration = Duration::from_millis(2);
+    type Claim = Claim;
 
-    async fn ask(&self, key: &LockKey, owner: &str, ttl: Duration) -> Asked {
-        match script::acquire(&self.0, key, owner.as_bytes(), ttl).await {
-            Ok(Taken::Granted { fence }) => Asked::Granted {
-                fence: Fence::Token(fence),
-            },
+    fn claim(&self, key: &LockKey, ttl: Duration) -> Claim {
+        Claim {
+            key: key.clone(),
+            owner: Uuid::new_v4().simple().to_string(),
+            ttl,
+            listener: None,
+        }
+    }
+
+    async fn ask(&self, claim: &mut Claim) -> Asked {
+        let Claim {
+            key,
+            owner,
+            ttl,
+            listener,
+        } = claim;
+        let asked = match listener {
+            None => script::acquire(&self.0, key, owner.as_bytes(), *ttl).await,
+            Some(listener) => {
+                script::acquire_listening(&self.0, listener, key, owner.as_bytes(), *ttl).await
+            }
+        };
+        match asked {
+            Ok(Taken::Granted { fence }) => {
+                claim.listener = None;
+                Asked::Granted {
+                    fence: Fence::Token(fence),
+                }
+            }
             Ok(Taken::Held { left }) => Asked::Held { left },
-            Err(e @ CallError::Unanswered(_)) => Asked::Unanswered(Box::new(e)),
-            Err(e @ (CallError::Unreached(_) | CallError::Refused(_))) => {
-                Asked::Unreached(Box::new(e))
+            Err(e) => failed(e),
+        }
+    }
+
+    /// The first time it says only that it listens from now on: a release between the failed try
+    /// and the subscription must not be missed, so it is asked again at once.
+    async fn changed(&self, claim: &mut Claim, left: Option<Duration>) {
+        let Some(listener) = &claim.listener else {
+            claim.listener = Some(self.0.listener(claim.key.redis_channel()));
+            return;
+        };
+        match listener.hearing() {
+            Hearing::Subscribed => {
+                let until = left.map_or(UNHEARD_MAX, |left| left.min(UNHEARD_MAX));
+                drop(tokio::time::timeout(until + jitter(), listener.heard()).await);
+            }
+            Hearing::Deaf => {
+                let pause = left.map_or(POLL, |left| left.min(POLL));
+                tokio::time::sleep(pause + jitter()).await;
             }
         }
     }
 
-    async fn renew(&self, key: &LockKey, owner: &str, ttl: Duration) -> Renewal {
-        match script::renew(&self.0, key, owner.as_bytes(), ttl).await {
+    async fn renew(&self, claim: &Claim) -> Renewal {
+        match script::renew(&self.0, &claim.key, claim.owner.as_bytes(), claim.ttl).await {
             Ok(Owned::Mine) => Renewal::Renewed,
             Ok(Owned::NotMine) => Renewal::Gone,
             Err(_) => Renewal::Failed,
         }
     }
 
-    async fn release(&self, key: &LockKey, owner: &str) -> Released {
-        match script::release(&self.0, key, owner.as_bytes()).await {
-            Ok(Owned::Mine) => Released::Released,
-            Ok(Owned::NotMine) => Released::NotOwner,
-            Err(_) => Released::Pending,
+    async fn release(&self, claim: &Claim) -> Released {
+        released(script::release(&self.0, &claim.key, claim.owner.as_bytes()).await)
+    }
+
+    async fn pass(&self, from: &Claim, to: &mut Claim) -> Passed {
+        let (mine, heir) = (from.owner.as_bytes(), to.owner.as_bytes());
+        match script::pass(&self.0, &from.key, mine, heir, to.ttl).await {
+            Ok(passed) => Passed {
+                released: released(Ok(passed.freed)),
+                next: Some(match passed.fence {
+                    Some(fence) => Asked::Granted {
+                        fence: Fence::Token(fence),
+                    },
+                    None => Asked::Held { left: None },
+                }),
+                others: match passed.listening {
+                    0 => Others::None,
+                    _some => Others::Waiting,
+                },
+            },
+            Err(e) => Passed {
+                released: Released::Pending,
+                next: Some(failed(e)),
+                others: Others::None,
+            },
         }
     }
 
     fn trouble(&self) -> Option<Source> {
         self.0.trouble().map(|e| Box::new(e) as Source)
     }
+}
+
+fn released(answer: Result<Owned, CallError>) -> Released {
+    match answer {
+        Ok(Owned::Mine) => Released::Released,
+        Ok(Owned::NotMine) => Released::NotOwner,
+        Err(_) => Released::Pending,
+    }
+}
+
+fn failed(e: CallError) -> Asked {
+    match e {
+        CallError::Unanswered(_) => Asked::Unanswered(Box::new(e)),
+        CallError::Unreached(_) | CallError::Refused(_) => Asked::Unreached(Box::new(e)),
+    }
+}
+
+/// So that processes do not ask in step.
+fn jitter() -> Duration {
+    POLL.mul_f64(rand::rng().random::<f64>())
 }
 
 fn unavailable(e: CallError) -> AcquireError {

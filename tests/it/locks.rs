@@ -1,8 +1,13 @@
 //! What every server lock promises, on real servers.
 
+mod faults;
+mod majority;
 mod redis_set_nx;
 mod redlock;
+mod relay;
+mod waiting;
 mod zookeeper;
+mod zookeeper_faults;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};

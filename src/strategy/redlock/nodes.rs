@@ -1,28 +1,27 @@
 //! The nodes of a RedLock: are they enough, are they independent, does a majority answer?
 
 use std::collections::{HashMap, HashSet};
-use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::future::join_all;
 
 use crate::clock::{self, Instant};
-use crate::script::lock::Owned;
 use crate::script::node::{CallError, Node};
 use crate::strategy::redlock::NODES_MIN;
+use crate::strategy::redlock::member::{Member, NodeError, bounded};
 
-/// Longest time one node may take for one of our calls: a lease is at least three of them.
-pub(super) const NODE_TIMEOUT: Duration = Duration::from_millis(250);
 /// A node whose identity is unknown is asked for it again after this long, not on every acquire.
 const IDENTIFY_PAUSE: Duration = Duration::from_secs(5);
 
 /// The configured nodes, all of which count for the majority.
 #[derive(Debug)]
 pub(super) struct Nodes {
-    nodes: Vec<Node>,
-    urls: Vec<String>,
+    members: Vec<Arc<Member>>,
     identities: tokio::sync::Mutex<Identities>,
+    /// All nodes were reached once, and no two were the same.
+    independent: AtomicBool,
     trouble: Mutex<Option<Arc<NoMajority>>>,
 }
 
@@ -76,29 +75,6 @@ pub(super) struct NoMajority {
     source: NodeError,
 }
 
-/// Why a node has no vote.
-#[derive(Debug, Clone, thiserror::Error)]
-pub(super) enum NodeError {
-    #[error(transparent)]
-    Call(#[from] CallError),
-    #[error("no answer within {NODE_TIMEOUT:?}")]
-    TimedOut,
-}
-
-/// Votes on whether the lock is the owner's.
-#[derive(Debug, Default)]
-pub(super) struct Votes {
-    mine: usize,
-    not_mine: usize,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
-    Mine,
-    NotMine,
-    Undecided,
-}
-
 // === impl Nodes ===
 
 impl Nodes {
@@ -110,47 +86,47 @@ impl Nodes {
         if given.is_multiple_of(2) {
             return Err(UnsafeNodes::Even { given });
         }
-        let nodes = urls
+        let members = urls
             .iter()
-            .map(|url| Node::new(url, NODE_TIMEOUT))
-            .collect::<Result<Vec<Node>, _>>()?;
+            .map(|url| Member::new(url).map(Arc::new))
+            .collect::<Result<Vec<_>, _>>()?;
         let mut seen = HashSet::new();
-        for node in &nodes {
-            let address = address(node);
+        for member in &members {
+            let address = address(member.node());
             if !seen.insert(address.clone()) {
                 return Err(UnsafeNodes::Twice { address });
             }
         }
         Ok(Self {
-            nodes,
-            urls: urls.to_vec(),
+            members,
             identities: tokio::sync::Mutex::new(Identities {
                 run_ids: vec![None; given],
                 checked_at: None,
             }),
+            independent: AtomicBool::new(false),
             trouble: Mutex::default(),
         })
     }
 
-    /// A client per node for rslock, which keeps connections of its own.
-    pub(super) fn clients(&self) -> Vec<redis::Client> {
-        self.urls
-            .iter()
-            .map(|url| redis::Client::open(url.as_str()).expect("it was opened before"))
-            .collect()
-    }
-
     pub(super) fn count(&self) -> usize {
-        self.nodes.len()
+        self.members.len()
     }
 
     /// More than half of all that are configured, whether they answer or not.
     pub(super) fn quorum(&self) -> usize {
-        self.nodes.len() / 2 + 1
+        self.members.len() / 2 + 1
     }
 
-    pub(super) fn node(&self, index: usize) -> &Node {
-        &self.nodes[index]
+    /// Those to ask, and those to spare because they did not answer lately. Without a majority among
+    /// the first, all are asked: one may be back.
+    pub(super) fn to_ask(&self) -> (Vec<Arc<Member>>, Vec<Arc<Member>>) {
+        let (trusted, suspected): (Vec<_>, Vec<_>) =
+            self.members.iter().cloned().partition(|m| m.is_trusted());
+        if trusted.len() < self.quorum() {
+            (self.members.clone(), Vec::new())
+        } else {
+            (trusted, suspected)
+        }
     }
 
     /// Why there was no majority when last looked for.
@@ -170,24 +146,39 @@ impl Nodes {
     /// Asks every node whether it is there; takes 250 ms at most.
     pub(super) async fn require_majority(&self) -> Result<(), Arc<NoMajority>> {
         let ping = redis::cmd("PING");
-        let calls = self.nodes.iter().map(|n| bounded(n.query::<String>(&ping)));
+        let calls = self
+            .members
+            .iter()
+            .map(|m| m.answer(m.node().query::<String>(&ping)));
         let answers = join_all(calls).await;
         let answered = answers.iter().filter(|a| a.is_ok()).count();
         let missing = answers.into_iter().find_map(Result::err);
-        let trouble = missing.filter(|_| answered < self.quorum()).map(|source| {
-            Arc::new(NoMajority {
-                answered,
-                count: self.count(),
-                quorum: self.quorum(),
-                source,
-            })
+        match missing.filter(|_| answered < self.quorum()) {
+            Some(source) => Err(self.no_majority(answered, source)),
+            None => {
+                self.forget_trouble();
+                Ok(())
+            }
+        }
+    }
+
+    /// Notes that only `answered` did.
+    pub(super) fn no_majority(&self, answered: usize, source: NodeError) -> Arc<NoMajority> {
+        let trouble = Arc::new(NoMajority {
+            answered,
+            count: self.count(),
+            quorum: self.quorum(),
+            source,
         });
-        self.lock_trouble().clone_from(&trouble);
-        trouble.map_or(Ok(()), Err)
+        *self.lock_trouble() = Some(trouble.clone());
+        trouble
     }
 
     /// Compares the run_id of all nodes that have been reached. Costs a round trip until all have.
     pub(super) async fn check_independent(&self) -> Result<(), SameServer> {
+        if self.independent.load(Ordering::Acquire) {
+            return Ok(());
+        }
         let mut known = self.identities.lock().await;
         let unknown = known.run_ids.iter().any(Option::is_none);
         let due = known
@@ -195,7 +186,7 @@ impl Nodes {
             .is_none_or(|at| clock::now() >= at + IDENTIFY_PAUSE);
         if unknown && due {
             known.checked_at = Some(clock::now());
-            let calls = self.nodes.iter().map(|node| bounded(run_id(node)));
+            let calls = self.members.iter().map(|m| bounded(run_id(m.node())));
             for (known, said) in known.run_ids.iter_mut().zip(join_all(calls).await) {
                 if let Ok(run_id) = said {
                     *known = run_id;
@@ -207,8 +198,8 @@ impl Nodes {
             let Some(run_id) = run_id else { continue };
             if let Some(earlier) = seen.insert(run_id, index) {
                 let error = SameServer {
-                    first: address(&self.nodes[earlier]),
-                    second: address(&self.nodes[index]),
+                    first: address(self.members[earlier].node()),
+                    second: address(self.members[index].node()),
                     run_id: run_id.clone(),
                 };
                 // Asked again next time: the addresses may be put right behind the same names.
@@ -217,39 +208,9 @@ impl Nodes {
                 return Err(error);
             }
         }
+        let all_known = known.run_ids.iter().all(Option::is_some);
+        self.independent.store(all_known, Ordering::Release);
         Ok(())
-    }
-}
-
-// === impl Votes ===
-
-impl Votes {
-    pub(super) fn count(&mut self, vote: Option<Owned>) {
-        match vote {
-            Some(Owned::Mine) => self.mine += 1,
-            Some(Owned::NotMine) => self.not_mine += 1,
-            None => {}
-        }
-    }
-
-    pub(super) fn verdict(&self, nodes: &Nodes) -> Verdict {
-        if self.mine >= nodes.quorum() {
-            Verdict::Mine
-        } else if self.not_mine > nodes.count() - nodes.quorum() {
-            Verdict::NotMine
-        } else {
-            Verdict::Undecided
-        }
-    }
-}
-
-/// Bounds one call to one node.
-pub(super) async fn bounded<T>(
-    call: impl Future<Output = Result<T, CallError>>,
-) -> Result<T, NodeError> {
-    match tokio::time::timeout(NODE_TIMEOUT, call).await {
-        Ok(answer) => Ok(answer?),
-        Err(_elapsed) => Err(NodeError::TimedOut),
     }
 }
 
