@@ -23,6 +23,9 @@ pub(super) struct Overdue {
     pub(super) accepted: Vec<AcceptedHold>,
     /// Entries of the index on this page, with those that are no holds any more.
     pub(super) listed: usize,
+    /// Those that ended and stay in the index all the same: half of a script, in a history that was
+    /// torn, wrote the entry, and whatever ended the hold did not see it there.
+    pub(super) strays: Vec<Rid>,
 }
 
 impl Gate {
@@ -37,14 +40,20 @@ impl Gate {
         let mut con = self.con();
         let listed = self.scripts.overdue(&mut con, &keys, age, skip).await;
         let listed = listed.map_err(GateError::from)?;
-        let (mut holds, mut accepted) = (Vec::new(), Vec::new());
+        let (mut holds, mut accepted, mut strays) = (Vec::new(), Vec::new(), Vec::new());
         for (rid, text) in &listed {
             if text.is_empty() {
                 continue;
             }
             let (rid, record) = record(rid, text)?;
-            if record.state == RecordState::Pending && record.accepted_at_ms.is_none() {
-                holds.extend(tombstone(rid, &record));
+            match record.state {
+                RecordState::Pending if record.accepted_at_ms.is_none() => {
+                    holds.extend(tombstone(rid, &record));
+                }
+                RecordState::Pending => {}
+                RecordState::Committed | RecordState::Released | RecordState::Tombstone => {
+                    strays.push(rid);
+                }
             }
             accepted.extend(AcceptedHold::of(rid, record));
         }
@@ -52,7 +61,22 @@ impl Gate {
             holds,
             accepted,
             listed: listed.len(),
+            strays,
         })
+    }
+
+    /// Takes reservations that have ended out of the index of holds: none of them is held again.
+    pub(super) async fn unlist(&self, id: &ActivityId, ended: &[Rid]) -> Result<(), GateError> {
+        if ended.is_empty() {
+            return Ok(());
+        }
+        let mut cmd = redis::cmd("ZREM");
+        cmd.arg(GateKeys::of(id).pend);
+        for rid in ended {
+            cmd.arg(rid.to_string());
+        }
+        let done: Result<i64, _> = cmd.query_async(&mut self.con()).await;
+        done.map(drop).map_err(from_redis)
     }
 
     /// The records of `rids`, in their order.

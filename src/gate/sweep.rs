@@ -58,6 +58,7 @@ pub async fn sweep(
     let mut skip = 0;
     for _ in 0..PAGES_MAX {
         let mut page = gate.overdue(id, age, skip).await?;
+        gate.unlist(id, &page.strays).await?;
         let mut now = arbitrate(gate, truth, id, &page.holds).await?;
         if !page.accepted.is_empty() {
             let handover = gate.handover(id).await?;
@@ -72,7 +73,7 @@ pub async fn sweep(
         // What ended has left the index.
         skip += page
             .listed
-            .saturating_sub(now.committed.len() + now.released.len());
+            .saturating_sub(page.strays.len() + now.committed.len() + now.released.len());
         settled.and(now);
         if page.listed < ORDERS_PER_CALL_MAX {
             break;

@@ -58,6 +58,24 @@ impl RedisServer {
         copied
     }
 
+    /// Tears its append-only file inside the last script that wrote `key`, before it wrote `then`;
+    /// after `kill`.
+    pub(crate) fn tear_between(&self, key: &str, then: &str) {
+        let dir = self.dir.path().join(APPEND_ONLY);
+        let files = std::fs::read_dir(dir).expect("it has files");
+        let mut files = files.map(|file| file.expect("a file").path());
+        let file = files.find(|path| path.to_string_lossy().ends_with(".incr.aof"));
+        let file = file.expect("it was written to");
+        let bytes = std::fs::read(&file).expect("it can be read");
+        let is = |text: &str, part: &[u8]| part == text.as_bytes();
+        let mut keys = bytes.windows(key.len());
+        let from = keys.rposition(|part| is(key, part)).expect("written");
+        let mut thens = bytes[from..].windows(then.len());
+        let at = from + thens.position(|part| is(then, part)).expect("written");
+        let file = std::fs::File::options().write(true).open(file);
+        file.expect("it is ours").set_len(at as u64).expect("torn");
+    }
+
     /// Puts an earlier history in place of its own, after `kill`.
     pub(crate) fn go_back_to(&self, history: &tempfile::TempDir) {
         copy(history.path(), &self.dir.path().join(APPEND_ONLY));

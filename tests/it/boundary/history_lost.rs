@@ -1,7 +1,8 @@
 //! Redis is killed and comes back without its last writes, or without any: is it noticed before it
 //! sells?
 
-use serde_json::Value;
+use flashlock::keys::GateKeys;
+use serde_json::{Value, json};
 
 use crate::boundary::{buy, crowd, phones, post, until_at_rest};
 use crate::gate::server::RedisServer;
@@ -77,4 +78,41 @@ async fn loses(back: Back) {
     let alice = buy(&one.api, &sale, "alice", "k3").await;
     assert_eq!(alice.status, 201, "{back:?}: {alice:?}");
     until_at_rest(&ground).await;
+}
+
+/// The file ends inside a script's MULTI. Redis starts without that script, and writes on behind the
+/// half of it: its next start carries the half out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn half_a_script_in_a_torn_history_is_counted_anew_before_it_sells() {
+    let everysec = ["--appendonly", "yes", "--appendfsync", "everysec"];
+    let mut redis = RedisServer::start(&everysec).await;
+    let database = world().database("postgres").await;
+    let env = post(&database, &redis.url(), "api,relay,sweeper");
+    let service = Service::start(&env).await;
+    let api = &service.api;
+    let mut wares = phones(6);
+    wares["skus"] = json!([{"sku": "phone", "stock": 6}, {"sku": "case", "stock": 3}]);
+    let sale = api.open(wares).await;
+    let ground = Ground::open(sale.parse().expect("an id"), &database, &redis.url()).await;
+    let case = api.buy_surely(&sale, "alice", "k", &[("case", 1)]).await;
+    assert_eq!(case.status, 201, "{case:?}");
+    until_at_rest(&ground).await;
+    redis.kill();
+    // Of alice's hold everything is written but the sequence number. The order is live, so it is held
+    // again; nothing writes the case's pending units any more.
+    let keys = GateKeys::of(&ground.id);
+    redis.tear_between(&keys.user, &keys.meta);
+    for user in ["bob", "carol"] {
+        redis.start_again().await;
+        let bought = buy(api, &sale, user, "k").await;
+        assert_eq!(bought.status, 201, "{bought:?}");
+        until_at_rest(&ground).await;
+        redis.kill();
+    }
+    redis.start_again().await;
+    assert_eq!(crowd(&[api], &sale, 6).await, 4);
+    until_at_rest(&ground).await;
+    let counters = api.get("/metrics").await.body.to_string();
+    let recounted = counters.contains("flashlock_gate_recounted_total");
+    assert!(recounted, "no half of a script came back: {counters}");
 }
