@@ -108,6 +108,10 @@ impl Lease {
     /// The lease after `event`, at `now`. A loss is final: a renewal that is confirmed after the
     /// deadline does not bring it back, because `lost` may already have been told.
     ///
+    /// Where several threads share a lease, `now` is read while it is locked, here and in
+    /// [`Lease::phase_at`]: by a clock that was read before, an event could undo a loss that another
+    /// thread has told meanwhile.
+    ///
     /// # Errors
     /// [`IllegalEvent`] for anything but the passing of time after the release.
     pub fn next(mut self, event: Event, now: Instant) -> Result<Self, IllegalEvent> {

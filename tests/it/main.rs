@@ -17,6 +17,7 @@ mod held;
 mod lab;
 mod lab_compose;
 mod lab_ends;
+mod lease_schedules;
 mod life;
 mod limits;
 mod locks;
