@@ -1,5 +1,7 @@
 //! What the database already knows of a request, and what its errors mean for an ending.
 
+use std::collections::HashMap;
+
 use super::{Closed, Contention, DeductError, Ending};
 use crate::order::{Fingerprint, NewOrder, Order, OrderState};
 use crate::sale::{Activity, ActivityId, OrderId, Rid, UserId};
@@ -104,7 +106,11 @@ impl From<StoreError> for DeductError {
 
 /// The same bad news for everyone in a batch.
 pub fn failed<T>(n: usize, error: DeductError) -> Vec<Result<T, DeductError>> {
-    let again = |error: &DeductError| match error {
+    (0..n).map(|_| Err(same(&error))).collect()
+}
+
+fn same(error: &DeductError) -> DeductError {
+    match error {
         DeductError::Unavailable { server, reason } => DeductError::Unavailable {
             server,
             reason: reason.clone(),
@@ -114,8 +120,7 @@ pub fn failed<T>(n: usize, error: DeductError) -> Vec<Result<T, DeductError>> {
             reason: reason.clone(),
         },
         DeductError::Corrupt { what } => DeductError::Corrupt { what: what.clone() },
-    };
-    (0..n).map(|_| Err(again(&error))).collect()
+    }
 }
 
 /// Loads the orders, lets `close` close those that exist (it answers which it closed), and tells
@@ -144,18 +149,28 @@ pub async fn closed_endings(
             Err(error) => return failed(orders.len(), error),
         };
     }
-    let mut endings = Vec::with_capacity(orders.len());
-    for id in orders {
-        let at = found.iter().position(|order| order.id == *id);
-        endings.push(match at {
-            None => Ok(Closed::NotFound),
-            Some(at) if closed[at] => Ok(Closed::Closed),
-            Some(_) => match store.order(id.rid).await {
-                Ok(Some(order)) => Ok(Closed::NotPending(order)),
-                Ok(None) => Ok(Closed::NotFound),
-                Err(error) => Err(error.into()),
-            },
-        });
+    let mut known: HashMap<Rid, Closed> = HashMap::with_capacity(found.len());
+    let mut rest = Vec::new();
+    for (order, closed) in found.iter().zip(closed) {
+        if closed {
+            known.insert(order.id.rid, Closed::Closed);
+        } else {
+            rest.push(order.id.rid);
+        }
     }
-    endings
+    // Somebody else was first with these: how they stand now.
+    let unread = match store.orders(&rest).await {
+        Ok(now) => {
+            known.extend(now.into_iter().map(|o| (o.id.rid, Closed::NotPending(o))));
+            None
+        }
+        Err(error) => Some(DeductError::from(error)),
+    };
+    let ending = |id: &OrderId| match (known.get(&id.rid), &unread) {
+        _ if id.activity != activity.id => Ok(Closed::NotFound),
+        (Some(closed), _) => Ok(closed.clone()),
+        (None, Some(error)) if rest.contains(&id.rid) => Err(same(error)),
+        (None, Some(_) | None) => Ok(Closed::NotFound),
+    };
+    orders.iter().map(ending).collect()
 }

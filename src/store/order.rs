@@ -1,9 +1,10 @@
 //! The rows of orders: looked up, booked, closed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use sqlx::Row;
-use sqlx::any::AnyRow;
+use sqlx::any::{AnyArguments, AnyRow};
+use sqlx::query::Query;
+use sqlx::{Any, Row};
 use uuid::Uuid;
 
 use super::activity::{text, text_or_null};
@@ -14,6 +15,10 @@ use crate::sale::{Activity, ActivityId, ActivityState, Line, OrderId, Rid, UserI
 
 const COLUMNS: &str =
     "id, activity_id, user_id, state, close_reason, fingerprint, created_at, pay_deadline";
+
+/// Ledger rows of one statement: their parameters stay far below what a database takes (32,766 in
+/// SQLite), however many lines the orders of a batch have.
+const LEDGER_ROWS_MAX: usize = 4000;
 
 /// What the database knows about a request before it is let in, in one statement.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,9 +124,10 @@ impl Store {
 
     /// Orders whose pay window is over by the database's clock, the longest overdue first.
     pub async fn due_orders(&self, limit: i64) -> Result<Vec<OrderId>, StoreError> {
+        // Asked for the time once: compared with each row's, it could not bound the index.
         let sql = self.dialect.sql(
-            "SELECT id, activity_id FROM orders WHERE state = 'PENDING_PAYMENT' AND pay_deadline <= {now} \
-             ORDER BY pay_deadline LIMIT ?",
+            "SELECT id, activity_id FROM orders WHERE state = 'PENDING_PAYMENT' \
+             AND pay_deadline <= (SELECT {now}) ORDER BY pay_deadline LIMIT ?",
         );
         let rows = self.rows(query(&sql).bind(limit)).await?;
         rows.iter()
@@ -237,17 +243,11 @@ impl Tx {
         why: CloseReason,
     ) -> Result<Vec<bool>, StoreError> {
         self.under = Some(activity.fence_generation);
-        let sql = self.dialect.sql(
-            "UPDATE orders SET state = 'CLOSED', live_key = NULL, close_reason = ?, closed_at = {now}, \
-             version = version + 1 WHERE id = ? AND state = 'PENDING_PAYMENT'",
-        );
-        let mut closed = Vec::with_capacity(orders.len());
-        for order in orders {
-            let update = query(&sql)
-                .bind(why.as_str())
-                .bind(order.id.rid.to_string());
-            closed.push(self.execute(update).await? == 1);
-        }
+        let pending = self.close_pending(orders, why).await?;
+        let closed: Vec<bool> = orders
+            .iter()
+            .map(|order| pending.contains(&order.id.rid))
+            .collect();
         let now_closed: Vec<&Order> = orders
             .iter()
             .zip(&closed)
@@ -292,26 +292,66 @@ impl Tx {
         Ok(())
     }
 
+    /// Moves those of `orders` that still wait for payment to CLOSED, in one statement where the
+    /// dialect tells which rows it changed. Those are answered.
+    async fn close_pending(
+        &mut self,
+        orders: &[&Order],
+        why: CloseReason,
+    ) -> Result<HashSet<Rid>, StoreError> {
+        const CLOSE: &str = "UPDATE orders SET state = 'CLOSED', live_key = NULL, close_reason = ?, \
+             closed_at = {now}, version = version + 1";
+        // COALESCE keeps planners off the index on `state`: where they have no statistics yet, they
+        // would read every pending order for each batch instead of these by their keys.
+        const PENDING: &str = "WHERE COALESCE(state, '') = 'PENDING_PAYMENT' AND id IN";
+        let ids = Dialect::placeholders(orders.len());
+        let rows = match self.dialect {
+            Dialect::Sqlite | Dialect::Postgres => {
+                let sql = self
+                    .dialect
+                    .sql(&format!("{CLOSE} {PENDING} ({ids}) RETURNING id"));
+                let update = bind_ids(query(&sql).bind(why.as_str()), orders);
+                update.fetch_all(&mut *self.inner).await?
+            }
+            // No `UPDATE … RETURNING`: what this reads stays locked, so that the update finds it so.
+            Dialect::Mysql => {
+                let sql = self.dialect.sql(&format!(
+                    "SELECT id FROM orders {PENDING} ({ids}) FOR UPDATE"
+                ));
+                let rows = bind_ids(query(&sql), orders)
+                    .fetch_all(&mut *self.inner)
+                    .await?;
+                let sql = self.dialect.sql(&format!("{CLOSE} {PENDING} ({ids})"));
+                self.execute(bind_ids(query(&sql).bind(why.as_str()), orders))
+                    .await?;
+                rows
+            }
+        };
+        rows.iter().map(|row| text(row, "id")).collect()
+    }
+
     async fn insert_ledger(
         &mut self,
         activity: &ActivityId,
         kind: LedgerKind,
         lines: &[(Rid, &Line)],
     ) -> Result<(), StoreError> {
-        let sql = self.dialect.sql(&format!(
-            "INSERT INTO stock_ledger (activity_id, sku, order_id, kind, quantity, created_at) VALUES {}",
-            Dialect::tuples(lines.len(), &["?", "?", "?", "?", "?", "{now}"])
-        ));
-        let mut insert = query(&sql);
-        for (rid, line) in lines {
-            insert = insert
-                .bind(activity.to_string())
-                .bind(line.sku.to_string())
-                .bind(rid.to_string())
-                .bind(kind.as_str())
-                .bind(line.quantity);
+        for lines in lines.chunks(LEDGER_ROWS_MAX) {
+            let sql = self.dialect.sql(&format!(
+                "INSERT INTO stock_ledger (activity_id, sku, order_id, kind, quantity, created_at) VALUES {}",
+                Dialect::tuples(lines.len(), &["?", "?", "?", "?", "?", "{now}"])
+            ));
+            let mut insert = query(&sql);
+            for (rid, line) in lines {
+                insert = insert
+                    .bind(activity.to_string())
+                    .bind(line.sku.to_string())
+                    .bind(rid.to_string())
+                    .bind(kind.as_str())
+                    .bind(line.quantity);
+            }
+            self.execute(insert).await?;
         }
-        self.execute(insert).await?;
         Ok(())
     }
 
@@ -336,6 +376,15 @@ impl Tx {
         self.execute(insert).await?;
         Ok(())
     }
+}
+
+fn bind_ids<'q>(
+    statement: Query<'q, Any, AnyArguments>,
+    orders: &[&Order],
+) -> Query<'q, Any, AnyArguments> {
+    let bind =
+        |statement: Query<'q, _, _>, order: &&Order| statement.bind(order.id.rid.to_string());
+    orders.iter().fold(statement, bind)
 }
 
 /// What a ledger row says happened to the stock.

@@ -1,6 +1,7 @@
 //! Does the store keep its word on every database?
 
 mod claims;
+mod closing;
 mod errors;
 mod lock_rows;
 mod payment;
