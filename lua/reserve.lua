@@ -41,74 +41,72 @@ if not (opens_at and closes_at and orders_max and units_max and pend_max and seq
   return {seq or 0, {'CORRUPT', 'meta'}}
 end
 
--- Read the arguments; a batch that cannot be read as a whole is refused as a whole. Numbers are
--- kept as the texts they came in where they can be: writing a number costs as much as a lookup.
-local n, rids, users, bodies, units, firsts, counts = 0, {}, {}, {}, {}, {}, {}
-local skus, sku_at = {}, {}
+-- A batch that cannot be taken apart is refused as a whole, and so is one whose SKUs are not counted
+-- in numbers. What is read here and below is all that is written, so that a wrong type fails before
+-- the first write.
+local stock, pending = {}, {}
+local starts, rids, users, n = {}, {}, {}, 0
 local at, argc = 1, #ARGV
 while at <= argc do
-  local rid, user, fp, count = ARGV[at], ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3])
-  if not count or count < 1 or count > LINES_MAX or count % 1 ~= 0 or at + 3 + 2 * count > argc then
+  local count = tonumber(ARGV[at + 3])
+  if not count or count < 1 or count > LINES_MAX or count % 1 ~= 0 or at + 3 + 2 * count > argc or n == ORDERS_MAX then
     return {seq, {'BAD_ARG'}}
   end
   n = n + 1
-  if n > ORDERS_MAX then return {seq, {'BAD_ARG'}} end
-  -- `|`, `;` and `=` delimit the records.
-  local ok = #rid > 0 and #rid <= TEXT_MAX and #user > 0 and #user <= TEXT_MAX and #fp > 0 and #fp <= TEXT_MAX
-    and not find(rid, '=', 1, true) and not find(rid, ';', 1, true)
-    and not find(user, '|', 1, true) and not find(fp, '|', 1, true)
-  local first = at + 4
-  local lines, sum, seen = nil, 0, count > 1 and {} or nil
-  for i = first, first + 2 * (count - 1), 2 do
-    local sku, text = ARGV[i], ARGV[i + 1]
-    if not find(text, '^[1-9]%d*$') or #text > DIGITS_MAX then ok = false end
-    if seen then
-      if seen[sku] then ok = false end
-      seen[sku] = true
+  starts[n], rids[n], users[n] = at, ARGV[at], ARGV[at + 1]
+  for i = at + 4, at + 2 + 2 * count, 2 do
+    local sku = ARGV[i]
+    if stock[sku] == nil then
+      local have = call('HGET', STOCK, sku)
+      if have then
+        have, pending[sku] = tonumber(have), tonumber(call('HGET', PENDING, sku) or '')
+        if not (have and pending[sku]) then return {seq, {'CORRUPT', sku}} end
+      end
+      stock[sku] = have
     end
-    if not sku_at[sku] then
-      skus[#skus + 1] = sku
-      sku_at[sku] = #skus
-    end
-    lines = lines and (lines .. ';' .. sku .. '=' .. text) or (sku .. '=' .. text)
-    sum = ok and sum + tonumber(text) or 0
   end
-  rids[n], users[n], firsts[n], counts[n], units[n] = rid, user, first, count, sum
-  bodies[n] = ok and (user .. '|' .. fp .. '|' .. lines .. '|')
-  at = first + 2 * count
+  at = at + 4 + 2 * count
 end
 if n == 0 then return {seq, {'BAD_ARG'}} end
+starts[n + 1] = at
 
--- Read everything that is written below, so that a wrong type fails before the first write.
-local records = call('HMGET', RSV, unpack(rids))
-local holders = call('HMGET', USER, unpack(users))
-local stock = call('HMGET', STOCK, unpack(skus))
-local pending = call('HMGET', PENDING, unpack(skus))
 local holds = call('ZCARD', PEND)
 if Q then call('XLEN', Q) end
 local time = call('TIME')
-local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-local now_text = now .. ''
+-- Milliseconds as a text: writing a number costs as much as a lookup.
+local now_text = time[1] .. sub(time[2] + 1000000, 2, 4)
+local now = tonumber(now_text)
 local tail = Q and ('|' .. now_text .. '|') or '|'
-for i = 1, #skus do
-  if stock[i] then
-    stock[i], pending[i] = tonumber(stock[i]), tonumber(pending[i] or '')
-    if not (stock[i] and pending[i]) then return {seq, {'CORRUPT', skus[i]}} end
-  end
-end
-
 local gate
 if meta[2] ~= EPOCH then gate = {'STALE_EPOCH', meta[2]}
 elseif meta[1] ~= 'OPEN' then gate = {'GATE', meta[1]}
 elseif now < opens_at then gate = {'NOT_OPEN', opens_at}
 elseif now >= closes_at then gate = {'ENDED', closes_at} end
 
--- Decide; `new_*` is what earlier orders of this batch did to the same rid or user.
-local new_record, new_holder, set_rsv, add_pend, set_user, touched, w = {}, {}, {}, {}, {}, {}, 0
-local function decide(n)
-  local body, rid, user = bodies[n], rids[n], users[n]
-  if not body then return {'BAD_ARG'} end
-  local record = new_record[rid] or records[n]
+-- Decides about the order whose arguments begin at `at` and whose last line is at `last`, given what
+-- stands under its rid and its user. Answers what the buyer is told; for a hold, also the record and
+-- the user's entry that are to be written.
+local function decide(at, last, record, holder)
+  local rid, user, fp, first = ARGV[at], ARGV[at + 1], ARGV[at + 2], at + 4
+  local sku, text = ARGV[first], ARGV[first + 1]
+  -- `|`, `;` and `=` delimit the records.
+  if #rid == 0 or #rid > TEXT_MAX or #user == 0 or #user > TEXT_MAX or #fp == 0 or #fp > TEXT_MAX
+    or #text > DIGITS_MAX or not find(text, '^[1-9]%d*$') or find(rid, '=', 1, true) or find(rid, ';', 1, true)
+    or find(user, '|', 1, true) or find(fp, '|', 1, true) then
+    return {'BAD_ARG'}
+  end
+  local lines, units = sku .. '=' .. text, tonumber(text)
+  if last > first then
+    local seen = {[sku] = true}
+    for i = first + 2, last, 2 do
+      sku, text = ARGV[i], ARGV[i + 1]
+      if seen[sku] or #text > DIGITS_MAX or not find(text, '^[1-9]%d*$') then return {'BAD_ARG'} end
+      seen[sku] = true
+      lines, units = lines .. ';' .. sku .. '=' .. text, units + tonumber(text)
+    end
+  end
+  local body = user .. '|' .. fp .. '|' .. lines .. '|'
+
   if record then
     local state = sub(record, 1, 1)
     if state == 'X' then return {'ABANDONED'} end
@@ -116,63 +114,83 @@ local function decide(n)
     return {'REPLAY', state, tonumber(string.match(record, '^(%d+)|', #body + 2)) or -1}
   end
   if gate then return gate end
-  local holder, sum = new_holder[user] or holders[n], units[n]
+  local entry = rid .. '=' .. units
   if holder then
-    local orders_n, units_n, last = 0, 0, ''
+    local orders_n, units_n, held = 0, 0, ''
     for held_rid, held_units in string.gmatch(holder, '([^;=]+)=(%d+)') do
-      orders_n, units_n, last = orders_n + 1, units_n + tonumber(held_units), held_rid
+      orders_n, units_n, held = orders_n + 1, units_n + tonumber(held_units), held_rid
     end
-    if orders_n + 1 > orders_max or units_n + sum > units_max then return {'USER_LIMIT', last} end
-  elseif orders_max < 1 or sum > units_max then
+    if orders_n + 1 > orders_max or units_n + units > units_max then return {'USER_LIMIT', held} end
+    entry = holder .. ';' .. entry
+  elseif orders_max < 1 or units > units_max then
     return {'USER_LIMIT', ''}
   end
-  local first, count = firsts[n], counts[n]
-  local last = first + 2 * (count - 1)
   for i = first, last, 2 do
-    local have = stock[sku_at[ARGV[i]]]
+    local have = stock[ARGV[i]]
     if not have then return {'UNKNOWN_SKU', ARGV[i]} end
-    if have < (count == 1 and sum or tonumber(ARGV[i + 1])) then
-      return {'SOLD_OUT', ARGV[i], have < 0 and 0 or have}
-    end
+    if have < tonumber(ARGV[i + 1]) then return {'SOLD_OUT', ARGV[i], have < 0 and 0 or have} end
   end
   if holds >= pend_max then return {'FULL', holds} end
 
   for i = first, last, 2 do
-    local k, q = sku_at[ARGV[i]], count == 1 and sum or tonumber(ARGV[i + 1])
-    stock[k], pending[k], touched[k] = stock[k] - q, pending[k] + q, true
+    sku, text = ARGV[i], tonumber(ARGV[i + 1])
+    stock[sku], pending[sku] = stock[sku] - text, pending[sku] + text
   end
-  local left = stock[sku_at[ARGV[first]]]
-  record = 'P' .. body .. left .. tail
-  local entry = rid .. '=' .. (count == 1 and ARGV[first + 1] or sum)
-  holder = holder and (holder .. ';' .. entry) or entry
-  new_record[rid], new_holder[user] = record, holder
-  set_rsv[w + 1], set_rsv[w + 2] = rid, record
-  set_user[w + 1], set_user[w + 2] = user, holder
-  add_pend[w + 1], add_pend[w + 2] = now_text, rid
-  w, holds = w + 2, holds + 1
-  return {'OK', left}
+  holds = holds + 1
+  local left = stock[ARGV[first]]
+  return {'OK', left}, 'P' .. body .. left .. tail, entry
 end
 
-local reply = {seq}
-for i = 1, n do reply[i + 1] = decide(i) end
+-- Wakes the workers that book later.
+local function hand_over(rid) call('XADD', Q, 'MAXLEN', '~', ENTRIES_MAX, '*', 'rid', rid) end
 
-if w > 0 then
-  local set_stock, set_pending, at_sku = {}, {}, 0
-  for k in pairs(touched) do
-    set_stock[at_sku + 1], set_stock[at_sku + 2] = skus[k], stock[k]
-    set_pending[at_sku + 1], set_pending[at_sku + 2] = skus[k], pending[k]
-    at_sku = at_sku + 2
+local reply, before = {seq}, holds
+if n == 1 then
+  local rid, user, record, entry = rids[1], users[1], nil, nil
+  reply[2], record, entry = decide(1, at - 2, call('HGET', RSV, rid), call('HGET', USER, user))
+  if record then
+    call('HSET', RSV, rid, record)
+    call('ZADD', PEND, now_text, rid)
+    call('HSET', USER, user, entry)
+    if Q then hand_over(rid) end
   end
-  seq = seq + w / 2
-  call('HSET', RSV, unpack(set_rsv))
-  call('ZADD', PEND, unpack(add_pend))
-  call('HSET', USER, unpack(set_user))
-  call('HSET', STOCK, unpack(set_stock))
-  call('HSET', PENDING, unpack(set_pending))
+else
+  -- One call for all: a call costs more than what it carries.
+  local records, holders = call('HMGET', RSV, unpack(rids)), call('HMGET', USER, unpack(users))
+  -- `record_of` and `holder_of` are what earlier orders of this batch did to the same rid or user.
+  local record_of, holder_of = {}, {}
+  local set_rsv, add_pend, set_user, w = {}, {}, {}, 0
+  for i = 1, n do
+    local rid, user, record, entry = rids[i], users[i], nil, nil
+    reply[i + 1], record, entry =
+      decide(starts[i], starts[i + 1] - 2, record_of[rid] or records[i], holder_of[user] or holders[i])
+    if record then
+      record_of[rid], holder_of[user] = record, entry
+      set_rsv[w + 1], set_rsv[w + 2] = rid, record
+      add_pend[w + 1], add_pend[w + 2] = now_text, rid
+      set_user[w + 1], set_user[w + 2] = user, entry
+      w = w + 2
+    end
+  end
+  if w > 0 then
+    call('HSET', RSV, unpack(set_rsv))
+    call('ZADD', PEND, unpack(add_pend))
+    call('HSET', USER, unpack(set_user))
+    if Q then
+      for i = 1, w, 2 do hand_over(set_rsv[i]) end
+    end
+  end
+end
+
+if holds > before then
+  for sku, left in pairs(stock) do
+    if left then
+      call('HSET', STOCK, sku, left)
+      call('HSET', PENDING, sku, pending[sku])
+    end
+  end
+  seq = seq + holds - before
   call('HSET', META, 'seq', seq)
-  if Q then
-    for i = 1, w, 2 do call('XADD', Q, 'MAXLEN', '~', ENTRIES_MAX, '*', 'rid', set_rsv[i]) end
-  end
   reply[1] = seq
 end
 return reply
