@@ -5,11 +5,13 @@ CARGO ?= cargo
 ARGS ?=
 OUT ?= target/compare
 
-.PHONY: help compare bench-peers test soak lab deps check
+.PHONY: help compare bench bench-peers test soak lab deps check
 
 help:
 	@echo 'make compare   install what is missing, build, compare the strategies on real servers'
 	@echo '               (ARGS="--profile standard --database postgres --seed 7", OUT=DIR)'
+	@echo 'make bench     install what is missing, build, measure against the raw servers (target/bench.json;'
+	@echo '               ARGS="--check" fails on a missed target, ARGS="reserve script" is some of it)'
 	@echo 'make bench-peers   measure our locks beside other libraries, which it fetches into target/peers'
 	@echo '               (ARGS="--libraries redlock,rslock-5 --scenarios 1,32-one"; ARGS=render prints the last tables)'
 	@echo 'make test      install what is missing, check format and lints and docs, run all tests'
@@ -24,6 +26,9 @@ deps:
 compare: deps
 	$(CARGO) build --release --locked
 	./target/release/flashlock compare --profile quick --out $(OUT) $(ARGS)
+
+bench: deps
+	$(CARGO) bench --locked --bench speed -- $(ARGS)
 
 bench-peers: deps
 	@benches/peers/fetch.sh

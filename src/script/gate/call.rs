@@ -70,6 +70,10 @@ async fn run_loaded<C: ConnectionLike>(
     keys: &[&String],
     args: &[String],
 ) -> Result<Value, ScriptError> {
+    Ok(command(script, keys, args).query_async(con).await?)
+}
+
+fn command(script: &Script, keys: &[&String], args: &[String]) -> Cmd {
     let mut cmd = Cmd::new();
     cmd.arg("EVALSHA").arg(script.get_hash()).arg(keys.len());
     for key in keys {
@@ -78,7 +82,17 @@ async fn run_loaded<C: ConnectionLike>(
     for arg in args {
         cmd.arg(arg);
     }
-    Ok(cmd.query_async(con).await?)
+    cmd
+}
+
+/// Sends what makes `n` reservations.
+async fn hold<C: ConnectionLike>(
+    con: &mut C,
+    command: Cmd,
+    n: usize,
+) -> Result<Done<ReserveAnswer>, ScriptError> {
+    let reply = command.query_async(con).await?;
+    Ok(done("reserve.lua", reply, n, ReserveAnswer::read)?)
 }
 
 /// An order as `reserve.lua` and `rehold.lua` take it.
@@ -150,8 +164,8 @@ impl Stamped {
         k: &GateKeys,
         orders: &[NewOrder],
     ) -> Result<Done<ReserveAnswer>, ScriptError> {
-        let keys = [&k.meta, &k.stock, &k.rsv, &k.pend, &k.user, &k.pending];
-        self.hold(con, &keys, orders).await
+        let command = self.reserve_command(k, orders);
+        hold(con, command, orders.len()).await
     }
 
     /// The same for purchases that are booked later: each hold is handed to the booking workers by
@@ -165,26 +179,22 @@ impl Stamped {
         let keys = [
             &k.meta, &k.stock, &k.rsv, &k.pend, &k.user, &k.pending, &k.q,
         ];
-        self.hold(con, &keys, orders).await
+        let command = self.command(&keys, orders);
+        hold(con, command, orders.len()).await
     }
 
-    async fn hold<C: ConnectionLike>(
-        &self,
-        con: &mut C,
-        keys: &[&String],
-        orders: &[NewOrder],
-    ) -> Result<Done<ReserveAnswer>, ScriptError> {
+    /// What `reserve` sends, for benches that send it by other means.
+    pub fn reserve_command(&self, k: &GateKeys, orders: &[NewOrder]) -> Cmd {
+        let keys = [&k.meta, &k.stock, &k.rsv, &k.pend, &k.user, &k.pending];
+        self.command(&keys, orders)
+    }
+
+    fn command(&self, keys: &[&String], orders: &[NewOrder]) -> Cmd {
         let mut args = Vec::with_capacity(orders.len() * 6);
         for o in orders {
             push_order(&mut args, o.rid, &o.user, &o.fingerprint, &o.lines);
         }
-        let reply = run_loaded(con, &self.reserve, keys, &args).await?;
-        Ok(done(
-            "reserve.lua",
-            reply,
-            orders.len(),
-            ReserveAnswer::read,
-        )?)
+        command(&self.reserve, keys, &args)
     }
 
     pub async fn open<C: ConnectionLike>(
