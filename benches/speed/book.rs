@@ -29,13 +29,23 @@ pub(crate) async fn measure(ground: &Ground, rounds: usize) -> Result<Vec<Measur
         let mut measured = Vec::new();
         // The first round prepares the statements.
         for round in 0..=rounds {
-            let ours = run(&store, batch, async |activity, orders| {
-                book(&store, activity, orders).await
-            })
+            let activity = ground::activity("db-conditional-update");
+            let ours = run(
+                &store,
+                &activity,
+                batch,
+                TRANSACTIONS,
+                async |activity, orders| book(&store, activity, orders).await,
+            )
             .await?;
-            let reference = run(&store, batch, async |activity, orders| {
-                insert(&mut raw, activity, orders).await
-            })
+            let activity = ground::activity("db-conditional-update");
+            let reference = run(
+                &store,
+                &activity,
+                batch,
+                TRANSACTIONS,
+                async |activity, orders| insert(&mut raw, activity, orders).await,
+            )
             .await?;
             if round > 0 {
                 measured.push((ours, reference));
@@ -53,21 +63,28 @@ pub(crate) async fn measure(ground: &Ground, rounds: usize) -> Result<Vec<Measur
     Ok(all)
 }
 
-/// Orders a second, one transaction after the other, on a fresh activity.
-async fn run(
+/// Orders a second, one transaction after the other, on a new activity.
+pub(crate) async fn run(
     store: &Store,
+    activity: &Activity,
     batch: usize,
+    transactions: usize,
     mut write: impl AsyncFnMut(&Activity, &[NewOrder]) -> Result<(), Failed>,
 ) -> Result<f64, Failed> {
-    let activity = ground::activity("db-conditional-update");
-    store.insert_activity(&activity).await?;
-    let n = batch * TRANSACTIONS;
-    let orders = ground::orders(&activity, n, store.now_ms().await?)?;
+    store.insert_activity(activity).await?;
+    let n = batch * transactions;
+    let orders = ground::orders(activity, n, store.now_ms().await?)?;
     let begun = clock::now();
     for orders in orders.chunks(batch) {
-        write(&activity, orders).await?;
+        write(activity, orders).await?;
     }
     let took = begun.elapsed();
+    check(store, activity, n).await?;
+    Ok(n as f64 / took.as_secs_f64())
+}
+
+/// Whether the database has `n` orders of one unit, and every row that belongs to them.
+pub(crate) async fn check(store: &Store, activity: &Activity, n: usize) -> Result<(), Failed> {
     let ledgers = store.ledgers(&activity.id).await?;
     let (held, left) = ledgers.first().map_or((0, 0), |l| (l.held, l.available));
     let state = store.final_state(&activity.id).await?;
@@ -78,7 +95,7 @@ async fn run(
         )
         .into());
     }
-    Ok(n as f64 / took.as_secs_f64())
+    Ok(())
 }
 
 async fn book(store: &Store, activity: &Activity, orders: &[NewOrder]) -> Result<(), Failed> {
@@ -91,7 +108,7 @@ async fn book(store: &Store, activity: &Activity, orders: &[NewOrder]) -> Result
     Ok(())
 }
 
-async fn insert(
+pub(crate) async fn insert(
     raw: &mut PgConnection,
     activity: &Activity,
     orders: &[NewOrder],

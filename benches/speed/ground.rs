@@ -37,7 +37,9 @@ impl Ground {
         let databases = figures.contains(&Figure::Close);
         let lab = Lab::start(&LabPlan {
             redis: true,
-            postgres: databases || figures.contains(&Figure::Book),
+            postgres: databases
+                || figures.contains(&Figure::Book)
+                || figures.contains(&Figure::Settle),
             mariadb: databases,
             ..LabPlan::nothing()
         })

@@ -12,6 +12,7 @@ mod reserve;
 #[path = "../rows.rs"]
 mod rows;
 mod script;
+mod settle;
 
 use std::process::ExitCode;
 
@@ -53,6 +54,8 @@ enum Figure {
     Script,
     /// Booking in PostgreSQL beside a raw batched insert of the same rows.
     Book,
+    /// Booking what was accepted for later, beside the same insert.
+    Settle,
     /// Closing a backlog of expired orders.
     Close,
 }
@@ -91,6 +94,7 @@ async fn run(args: &Args) -> Result<Vec<Measured>, Failed> {
             Figure::Reserve => reserve::measure(&ground, args.rounds).await?,
             Figure::Script => script::measure(&ground, args.rounds).await?,
             Figure::Book => book::measure(&ground, args.rounds).await?,
+            Figure::Settle => settle::measure(&ground, args.rounds).await?,
             Figure::Close => close::measure(&ground, args.backlog).await?,
         };
         println!("{}", measured::table(&measured));

@@ -40,7 +40,12 @@ async fn crash_between_deduct_and_insert() {
         "/v1/orders/{}",
         again.body["order_id"].as_str().expect("an id")
     );
-    assert_eq!(lives.api.get(&order).await.status, 503);
+    let waits = lives.api.get(&order).await;
+    assert_eq!(
+        (waits.status, &waits.body["status"]),
+        (202, &"ACCEPTED".into()),
+        "{waits:?}"
+    );
     dies.kill().await;
     assert!(
         buying.await.expect("no panic"),

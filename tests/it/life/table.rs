@@ -11,7 +11,7 @@ use flashlock::order::{CloseReason, Fingerprint, NewOrder, OrderEvent, OrderStat
 use flashlock::sale::{
     Activity, ActivityEvent, ActivityId, ActivityState, Booking, GuardMode, StrategyName,
 };
-use flashlock::store::{Payment, PaymentOutcome, StoreError, Tombstone, Unpaid};
+use flashlock::store::{Payment, PaymentOutcome, Rejection, StoreError, Tombstone, Unpaid};
 use sqlx::AnyPool;
 
 use crate::embedded::{activity, purchase};
@@ -223,8 +223,9 @@ const ORDER_STATES: [Option<OrderState>; 6] = [
     Some(OrderState::Rejected),
     Some(OrderState::Abandoned),
 ];
-const ORDER_EVENTS: [OrderEvent; 6] = [
+const ORDER_EVENTS: [OrderEvent; 7] = [
     OrderEvent::Book,
+    OrderEvent::Reject,
     OrderEvent::Abandon,
     OrderEvent::Pay,
     OrderEvent::Close(CloseReason::Timeout),
@@ -278,6 +279,17 @@ impl Bench {
                 Err(StoreError::Conflict(_)) => false,
                 Err(other) => panic!("{other}"),
             },
+            OrderEvent::Reject => {
+                let reason = "sold-out";
+                match store
+                    .insert_rejected(sale, &[Rejection { order, reason }])
+                    .await
+                {
+                    Ok(()) => true,
+                    Err(StoreError::Conflict(_)) => false,
+                    Err(other) => panic!("{other}"),
+                }
+            }
             OrderEvent::Abandon => {
                 let before = store.order(order.rid).await.expect("read");
                 let stone = Tombstone {
@@ -304,7 +316,6 @@ impl Bench {
                 let closed = deduct::close(store, sale, &[order.id(&sale.id)], why).await;
                 matches!(closed[0], Ok(Closed::Closed))
             }
-            OrderEvent::Reject => panic!("nothing in the service rejects an order"),
         }
     }
 }
