@@ -44,8 +44,8 @@
 //! # A lease is not a mutex
 //! A holder that is paused for longer than its lease goes on as if it held the lock (C. Gray and D.
 //! Cheriton, "Leases", 1989, assume bounded clock drift; M. Kleppmann, "How to do distributed locking",
-//! 2016, says what follows). Two things help: [`Guard::valid_until`] and [`Guard::lost`], which are by
-//! the holder's own monotonic clock and early rather than late; and [`Guard::fence`], a token that a
+//! 2016, says what follows). Two things help: [`Guard::valid_until`](crate::lock::Guard::valid_until) and [`Guard::lost`](crate::lock::Guard::lost), which are by
+//! the holder's own monotonic clock and early rather than late; and [`Guard::fence`](crate::lock::Guard::fence), a token that a
 //! store compares, so that what comes late is refused there.
 
 pub mod caretaker;

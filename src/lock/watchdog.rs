@@ -119,7 +119,8 @@ impl<A: Attend, T: Send + 'static> Tenure<A, T> {
     }
 
     pub fn is_held(&self) -> bool {
-        lock(&self.held.lease).is_held(clock::now())
+        let lease = lock(&self.held.lease);
+        lease.is_held(clock::now())
     }
 
     /// Resolves once the lease is lost; never after it was given back.
@@ -154,10 +155,10 @@ impl<A: Attend, T: Send + 'static> Drop for Tenure<A, T> {
 
 impl<A: Attend, T: Send + 'static> Held<A, T> {
     fn apply(&self, event: Event) {
-        let now = clock::now();
         let mut lease = lock(&self.lease);
-        // A late event of a lease that was given back changes nothing.
-        if let Ok(next) = lease.next(event, now) {
+        // Read while it is locked: a loss that was told by then must stand. A late event of a
+        // lease that was given back changes nothing.
+        if let Ok(next) = lease.next(event, clock::now()) {
             *lease = next;
         }
         drop(lease);
@@ -167,13 +168,16 @@ impl<A: Attend, T: Send + 'static> Held<A, T> {
     async fn lost(&self) {
         loop {
             let changed = self.changed.notified();
-            let lease = *lock(&self.lease);
-            match lease.phase_at(clock::now()) {
+            let (phase, valid_until) = {
+                let lease = lock(&self.lease);
+                (lease.phase_at(clock::now()), lease.valid_until())
+            };
+            match phase {
                 Phase::Lost(_) => return,
                 Phase::Released => std::future::pending().await,
                 Phase::Held => {
                     tokio::select! {
-                        () = tokio::time::sleep_until(lease.valid_until()) => {}
+                        () = tokio::time::sleep_until(valid_until) => {}
                         () = changed => {}
                     }
                 }

@@ -86,7 +86,7 @@ impl Lock for RedisSetNxLock {
             frees_after_crash: "lease",
             note: "Waiters are first-come within a process only. After a failover to a replica, or a \
                    flush, two holders may overlap and the fencing counter may go back: the store \
-                   refuses the lower token, and the counter is then raised from the store.",
+                   refuses a token that is not higher, and the counter is then raised from the store.",
         }
     }
 

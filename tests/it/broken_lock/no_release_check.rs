@@ -68,8 +68,11 @@ impl Place {
             Self::Redis(nodes) => {
                 for node in nodes {
                     let mut node = node.clone();
-                    let command = redis::cmd("DEL").arg(key.redis()).to_owned();
-                    let _deleted: Result<i64, _> = command.query_async(&mut node).await;
+                    // A release is announced as well; who waits then looks.
+                    let mut release = redis::pipe();
+                    release.del(key.redis()).ignore();
+                    release.publish(key.redis_channel(), "").ignore();
+                    let _deleted: Result<(), _> = release.query_async(&mut node).await;
                 }
             }
             Self::Znodes(client) => {

@@ -74,7 +74,8 @@ async fn pass(
                 if n == 0 {
                     return Ok(());
                 }
-                let adds = up[..n].windows(4).any(|four| four == b"XADD");
+                // The command, and not the text of a script that has it.
+                let adds = up[..n].windows(6).any(|six| six == b"XADD\r\n");
                 let first = adds && seen.send_if_modified(|kept| keep == Keep::Request && !std::mem::replace(kept, true));
                 if first {
                     let _gone = going.wait_for(|go_on| *go_on).await;
