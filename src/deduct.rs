@@ -233,6 +233,9 @@ pub enum Contention {
     LeaseLost,
     /// A later holder has claimed the stock.
     FencedOut,
+    /// Another purchase of the same user's is under way, or ended and its units are on their way
+    /// back.
+    OtherPurchase,
     /// Deadlock, serialization failure, a version that others kept changing, a full queue or a full
     /// pool.
     Database,

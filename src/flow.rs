@@ -23,7 +23,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::app::{App, Opened};
 use crate::clock::{self, Instant};
-use crate::deduct::{Deduct, DeductError, Ending};
+use crate::deduct::{Contention, Deduct, DeductError, Ending};
 use crate::limit::Refusal;
 use crate::lock::Terms;
 use crate::order::NewOrder;
@@ -167,6 +167,12 @@ impl Flow {
             sold_out @ Ending::SoldOut { .. } => {
                 let known = self.known_by_now(purchase).await?;
                 Ok(Answer::Ended(known.unwrap_or(sold_out)))
+            }
+            // The gate names a hold, which may yet come to nothing: only the database has orders.
+            Ending::AlreadyPurchased(_) => {
+                let known = self.known_by_now(purchase).await?;
+                let under_way = Ending::Busy(Contention::OtherPurchase);
+                Ok(Answer::Ended(known.unwrap_or(under_way)))
             }
             ending => Ok(Answer::Ended(ending)),
         }

@@ -61,7 +61,7 @@ async fn look_again(
     };
     let known = known_ending(store, &activity.id, rid, fingerprint, &lookup).await?;
     // The order that was in the way has been closed meanwhile: the same key may try again.
-    Ok(known.unwrap_or(Ending::Busy(Contention::Database)))
+    Ok(known.unwrap_or(Ending::Busy(Contention::OtherPurchase)))
 }
 
 /// What a database error means for one purchase.

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Answer, Flow, FlowError, dedupe};
-use crate::deduct::Ending;
+use crate::deduct::{Contention, Ending};
 use crate::order::NewOrder;
-use crate::sale::{Activity, Booking, Purchase};
+use crate::sale::{Activity, Booking, OrderId, Purchase};
 
 /// Longest wait for the database's word on a repeat, which the gate has an answer to.
 const LOOK_MAX: Duration = Duration::from_millis(500);
@@ -43,8 +43,15 @@ impl Flow {
             | Ending::Booked { .. }
             | Ending::Replayed(_)
             | Ending::Busy(_)) => Ok(Some(Answer::Ended(ending))),
+            Ending::AlreadyPurchased(other) => {
+                let known = self.known_by_now(purchase).await?;
+                let ending = match known {
+                    Some(known) => known,
+                    None => self.in_the_way(other).await?,
+                };
+                Ok(Some(Answer::Ended(ending)))
+            }
             refusal @ (Ending::SoldOut { .. }
-            | Ending::AlreadyPurchased(_)
             | Ending::KeyReused
             | Ending::Abandoned
             | Ending::UnknownSku(_)) => {
@@ -52,6 +59,15 @@ impl Flow {
                 Ok(Some(Answer::Ended(known.unwrap_or(refusal))))
             }
         }
+    }
+
+    /// What the gate's word on the user's other purchase comes to, which is no live order: it waits
+    /// for its booking, or it has ended and the gate is about to hear of that.
+    async fn in_the_way(&self, other: OrderId) -> Result<Ending, FlowError> {
+        Ok(match self.app.store.order(other.rid).await? {
+            Some(ended) if !ended.state.is_live() => Ending::Busy(Contention::OtherPurchase),
+            Some(_) | None => Ending::AlreadyPurchased(other),
+        })
     }
 
     /// What became of an accepted purchase that is repeated: its order's resource may have told it

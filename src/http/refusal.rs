@@ -96,7 +96,10 @@ pub(super) fn refusal(answer: Answer) -> Result<Answer, Problem> {
         )
         .same_key_after(RETRY_SOON),
         Ending::Busy(
-            why @ (Contention::LeaseLost | Contention::FencedOut | Contention::Database),
+            why @ (Contention::LeaseLost
+            | Contention::FencedOut
+            | Contention::OtherPurchase
+            | Contention::Database),
         ) => {
             let detail = match why {
                 Contention::LeaseLost => {
@@ -104,6 +107,9 @@ pub(super) fn refusal(answer: Answer) -> Result<Answer, Problem> {
                 }
                 Contention::FencedOut => {
                     "a later holder has claimed the stock; nothing was sold, try again"
+                }
+                Contention::OtherPurchase => {
+                    "another purchase of this user's is under way or has just ended; nothing was sold, try again"
                 }
                 Contention::Database | Contention::LockTimeout => {
                     "too many at once; nothing was sold, try again"

@@ -158,7 +158,8 @@ async fn outcome(
             Contention::Database
             | Contention::LockTimeout
             | Contention::LeaseLost
-            | Contention::FencedOut,
+            | Contention::FencedOut
+            | Contention::OtherPurchase,
         )
         | Ending::Accepted(_)
         | Ending::NotOpen { .. }

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use flashlock::app::App;
 use flashlock::config::Config;
-use flashlock::flow::Flow;
+use flashlock::deduct::{self, Closed, Contention, Ending};
+use flashlock::flow::{Answer, Flow};
 use flashlock::gate::Gate;
 use flashlock::order::CloseReason;
-use flashlock::sale::{ActivityId, GuardMode, StrategyName};
+use flashlock::sale::{ActivityId, Booking, GuardMode, OrderId, Purchase, StrategyName};
 use tokio_util::sync::CancellationToken;
 
 use super::{number, raw, run, until};
@@ -15,7 +16,7 @@ use crate::embedded::{activity, purchase};
 use crate::world::world;
 
 /// A flow on the lab's Redis, and its open sale by `redis-lua`.
-async fn lua_flow(database: &str) -> (Arc<Flow>, ActivityId) {
+async fn lua_flow(database: &str, booking: Booking) -> (Arc<Flow>, ActivityId) {
     let config = Config {
         database_url: world().database(database).await,
         redis_url: world().lab.redis_url(),
@@ -26,47 +27,85 @@ async fn lua_flow(database: &str) -> (Arc<Flow>, ActivityId) {
     let flow = Flow::new(app);
     let mut activity = activity(GuardMode::Fence, 5);
     activity.strategy = StrategyName::new("redis-lua");
+    activity.booking = booking;
     flow.create(&activity).await.expect("a new activity");
     flow.warm_up(&activity.id).await.expect("warmed up");
     flow.open(&activity.id).await.expect("opened");
     (flow, activity.id)
 }
 
+/// Closed in the database alone: its process died before it told the gate.
+async fn close_untold(flow: &Flow, bought: &Purchase) {
+    let store = &flow.app.store;
+    let activity = store.activity(&bought.activity).await.expect("read");
+    let order = OrderId {
+        activity: bought.activity.clone(),
+        rid: bought.rid(),
+    };
+    let activity = activity.expect("it is there");
+    let closed = deduct::close(store, &activity, &[order], CloseReason::User).await;
+    assert!(
+        matches!(closed.as_slice(), [Ok(Closed::Closed)]),
+        "{closed:?}"
+    );
+}
+
+/// The same phone for the same user, under another key.
+fn other_key(bought: &Purchase) -> Purchase {
+    let key = "other".parse().expect("a key");
+    let lines = bought.lines().to_vec();
+    Purchase::new(bought.activity.clone(), bought.user.clone(), key, lines).expect("a purchase")
+}
+
+/// The gate keeps its user until it has heard; that is not for ever, and no order to pay.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_order_that_has_ended_is_not_named_by_a_gate_that_has_not_heard() {
+    for booking in [Booking::Sync, Booking::Async] {
+        let (flow, sale) = lua_flow("postgres", booking).await;
+        let stop = CancellationToken::new();
+        let booker = tokio::spawn(Arc::clone(&flow).booker(stop.clone()));
+        let alice = purchase(&sale, "alice");
+        flow.purchase(alice.clone()).await.expect("held");
+        until("her order is there", || async {
+            flow.app.store.order(alice.rid()).await.expect("read")
+        })
+        .await;
+        close_untold(&flow, &alice).await;
+        let early = flow.purchase(other_key(&alice)).await.expect("an answer");
+        let under_way = Ending::Busy(Contention::OtherPurchase);
+        assert_eq!(early, Answer::Ended(under_way), "{booking:?}");
+        let relay = tokio::spawn(Arc::clone(&flow).relay(stop.clone()));
+        until("she can buy again", || async {
+            let again = flow.purchase(other_key(&alice)).await;
+            match again.expect("an answer") {
+                Answer::Ended(Ending::Busy(Contention::OtherPurchase)) => None,
+                ending => Some(ending),
+            }
+        })
+        .await;
+        until("she has an order again", || async {
+            let rid = other_key(&alice).rid();
+            flow.app.store.order(rid).await.expect("read")
+        })
+        .await;
+        stop.cancel();
+        relay.await.expect("it ends");
+        booker.await.expect("it ends");
+    }
+}
+
 /// The gate is made to forget what it was told; the events tell it again, late and out of order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_gate_is_told_through_the_stream_what_a_dead_process_left_out() {
     let database = "postgres";
-    let (flow, sale) = lua_flow(database).await;
+    let (flow, sale) = lua_flow(database, Booking::Sync).await;
     let url = world().lab.redis_url().expect("redis runs");
     let gate = Gate::new(&url).expect("a gate");
     let live = flow.purchase(purchase(&sale, "live")).await;
     live.expect("sold");
     let closed = flow.purchase(purchase(&sale, "closed")).await;
     closed.expect("sold");
-    let rid = purchase(&sale, "closed").rid();
-    let order = flow
-        .app
-        .store
-        .order(rid)
-        .await
-        .expect("read")
-        .expect("an order");
-    // Closed in the database alone: its process died before it told the gate.
-    let activity = flow
-        .app
-        .store
-        .activity(&sale)
-        .await
-        .expect("read")
-        .expect("it is there");
-    let why = CloseReason::User;
-    flashlock::deduct::close(
-        &flow.app.store,
-        &activity,
-        std::slice::from_ref(&order.id),
-        why,
-    )
-    .await;
+    close_untold(&flow, &purchase(&sale, "closed")).await;
     let counts = async || {
         let audit = gate.audit(&sale).await.expect("audited").expect("warmed");
         let phone = &audit.ledgers[0];
