@@ -46,6 +46,9 @@ if there > 0 then
   end
   code = 'KEPT'
 else
+  -- Nobody's entry, of no orders: its length makes the hash a table from the start. As a list it is
+  -- searched from end to end.
+  call('HSET', USER, '', string.rep(';', 65))
   for _, sku in ipairs(skus) do
     call('HSET', TOTAL, sku, manifest[sku])
     call('HSET', STOCK, sku, manifest[sku])
@@ -53,6 +56,7 @@ else
     call('HSET', COMMITTED, sku, 0)
   end
 end
-call('HSET', META, 'state', 'WARMING', 'epoch', EPOCH, 'opens_at', OPENS_AT, 'closes_at', CLOSES_AT,
-  'orders_max', ORDERS_MAX, 'units_max', UNITS_MAX, 'pend_max', PEND_MAX, 'seq', (tonumber(meta[3] or '0') or 0) + 1)
+-- What each call reads and writes comes first: this hash is searched from its beginning.
+call('HSET', META, 'seq', (tonumber(meta[3] or '0') or 0) + 1, 'state', 'WARMING', 'epoch', EPOCH, 'pend_max', PEND_MAX,
+  'opens_at', OPENS_AT, 'closes_at', CLOSES_AT, 'orders_max', ORDERS_MAX, 'units_max', UNITS_MAX)
 return {code, ''}

@@ -24,7 +24,7 @@ use crate::order::{NewOrder, Order};
 use crate::sale::{Activity, ActivityId, Rid, Sku};
 use crate::script::gate::{
     CommitAnswer, ExpireAnswer, GateState, HoldState, Moved, ORDERS_PER_CALL_MAX, OpenAnswer,
-    ReholdAnswer, ReleaseAnswer, ReserveAnswer, ScriptError, SealAnswer, ShutState, Terms,
+    ReholdAnswer, ReleaseAnswer, ReserveAnswer, ScriptError, SealAnswer, ShutState, Stamp, Terms,
     WarmAnswer,
 };
 
@@ -163,6 +163,16 @@ fn terms(activity: &Activity) -> Terms {
         orders_per_user_max: ORDERS_PER_USER_MAX,
         units_per_user_max: activity.units_per_user_max,
         holds_max: HOLDS_MAX,
+    }
+}
+
+/// The opening of the gate that the database says `activity` has.
+pub fn stamp(activity: &Activity) -> Stamp {
+    Stamp {
+        activity: activity.id.clone(),
+        epoch: activity.gate_epoch,
+        run_id: activity.gate_run_id.clone(),
+        terms: terms(activity),
     }
 }
 

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use flashlock::clock;
-use flashlock::gate::{Gate, ReserveOutcome};
+use flashlock::gate::{self, Gate, ReserveOutcome};
 use flashlock::keys::GateKeys;
 use flashlock::order::NewOrder;
 use flashlock::sale::Activity;
-use flashlock::script::gate::{Stamp, Stamped};
+use flashlock::script::gate::Stamped;
 use flashlock::store::Store;
 
 use crate::Failed;
@@ -164,11 +164,7 @@ impl Fresh {
 
     /// What `Gate::reserve` sends for one order, its numbers drawn by redis-benchmark.
     fn command(&self) -> Result<Vec<String>, Failed> {
-        let stamped = Stamped::new(&Stamp {
-            activity: self.activity.id.clone(),
-            epoch: self.activity.gate_epoch,
-            run_id: self.activity.gate_run_id.clone(),
-        });
+        let stamped = Stamped::new(&gate::stamp(&self.activity));
         let orders = ground::orders(&self.activity, 1, 0)?;
         let command = stamped.reserve_command(&GateKeys::of(&self.activity.id), &orders);
         let (rid, user) = (orders[0].rid.to_string(), orders[0].user.to_string());

@@ -3,9 +3,10 @@
 //! The server's own account, `INFO commandstats`: microseconds that it spent inside EVALSHA, by call.
 //! One connection, pipelines of 64, so that the server never waits for the client.
 
+use flashlock::gate;
 use flashlock::keys::GateKeys;
 use flashlock::order::NewOrder;
-use flashlock::script::gate::{Stamp, Stamped};
+use flashlock::script::gate::Stamped;
 use redis::Cmd;
 use redis::aio::MultiplexedConnection;
 
@@ -30,11 +31,7 @@ pub(crate) async fn measure(ground: &Ground, rounds: usize) -> Result<Vec<Measur
         let activity = ground::activity("redis-lua");
         store.insert_activity(&activity).await?;
         let activity = ground::open_gate(&ground.gate()?, &store, &activity).await?;
-        let stamped = Stamped::new(&Stamp {
-            activity: activity.id.clone(),
-            epoch: activity.gate_epoch,
-            run_id: activity.gate_run_id.clone(),
-        });
+        let stamped = Stamped::new(&gate::stamp(&activity));
         let keys = GateKeys::of(&activity.id);
         let orders = ground::orders(&activity, 2 * CALLS, 0)?;
         let (first, second) = orders.split_at(CALLS);

@@ -110,11 +110,7 @@ impl Gate {
         {
             return Arc::clone(known);
         }
-        let stamp = Stamp {
-            activity: activity.id.clone(),
-            epoch: activity.gate_epoch,
-            run_id: activity.gate_run_id.clone(),
-        };
+        let stamp = super::stamp(activity);
         let opening = Arc::new(Opening {
             stamped: Stamped::new(&stamp),
             stamp,

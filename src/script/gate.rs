@@ -28,6 +28,8 @@ pub struct Stamp {
     pub epoch: i64,
     /// The `run_id` of the Redis that the gate was rebuilt on.
     pub run_id: String,
+    /// What `reserve.lua` enforces without reading it.
+    pub terms: Terms,
 }
 
 /// Where a gate stands, in Redis.
@@ -60,7 +62,7 @@ pub enum HoldState {
 }
 
 /// The terms that `warm.lua` writes beside the stock. Times are Unix milliseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Terms {
     pub opens_at_ms: i64,
     pub closes_at_ms: i64,

@@ -136,11 +136,24 @@ fn texts(rids: &[Rid]) -> Vec<String> {
 
 impl Stamped {
     pub fn new(stamp: &Stamp) -> Self {
+        let terms = &stamp.terms;
+        let stamped = [
+            ("@ACTIVITY@", stamp.activity.to_string()),
+            ("@EPOCH@", stamp.epoch.to_string()),
+            ("@RUN_ID@", stamp.run_id.clone()),
+            ("@OPENS_AT@", terms.opens_at_ms.to_string()),
+            ("@CLOSES_AT@", terms.closes_at_ms.to_string()),
+            (
+                "@ORDERS_PER_USER_MAX@",
+                terms.orders_per_user_max.to_string(),
+            ),
+            ("@UNITS_PER_USER_MAX@", terms.units_per_user_max.to_string()),
+        ];
         let script = |text: &str| {
-            let text = text
-                .replace("@ACTIVITY@", stamp.activity.as_str())
-                .replace("@EPOCH@", &stamp.epoch.to_string())
-                .replace("@RUN_ID@", &stamp.run_id);
+            let all = stamped.iter();
+            let text = all.fold(text.to_string(), |text, (name, value)| {
+                text.replace(name, value)
+            });
             Script::new(&text)
         };
         Self {

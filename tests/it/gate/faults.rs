@@ -5,13 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use flashlock::gate::GateError;
+use flashlock::gate::{self, GateError};
 use flashlock::keys::GateKeys;
 use flashlock::order::OrderState;
 use flashlock::sale::{Activity, Rid};
 use flashlock::script::gate::{
-    CommitAnswer, GateScripts, GateState, ReleaseAnswer, ScriptError, ShutState, Stamp, Stamped,
-    Terms,
+    CommitAnswer, GateScripts, GateState, ReleaseAnswer, ScriptError, ShutState, Stamped, Terms,
 };
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{Cmd, Pipeline, RedisError, RedisFuture, Value};
@@ -44,11 +43,7 @@ async fn call<C: ConnectionLike>(
     rid: Rid,
 ) -> Result<String, ScriptError> {
     let (scripts, keys) = (GateScripts::default(), GateKeys::of(&a.id));
-    let stamped = Stamped::new(&Stamp {
-        activity: a.id.clone(),
-        epoch: a.gate_epoch,
-        run_id: a.gate_run_id.clone(),
-    });
+    let stamped = Stamped::new(&gate::stamp(a));
     let terms = Terms {
         opens_at_ms: 0,
         closes_at_ms: FAR_MS,
@@ -202,7 +197,11 @@ async fn damaged_counters_are_reported_and_nothing_is_written() {
         gate.release(&a.id, &rids, "r").await.expect("told"),
         [ReleaseAnswer::Corrupt]
     );
-    for (key, field) in [(&keys.stock, "A"), (&keys.meta, "closes_at")] {
+    for (key, field) in [
+        (&keys.stock, "A"),
+        (&keys.pending, "A"),
+        (&keys.meta, "pend_max"),
+    ] {
         damage(&mut con, key, field, "many").await;
         let now = snapshot(&mut con).await;
         let told = reserve(&gate, &a, &new_order(&a, "u", "k", &[("A", 1)])).await;
@@ -218,7 +217,17 @@ async fn damaged_counters_are_reported_and_nothing_is_written() {
 
 /// Calls `reserve.lua` with arguments no typed function would send.
 async fn raw_reserve(con: &mut MultiplexedConnection, a: &Activity, args: &[&str]) -> String {
-    let text = SCRIPTS[0].1.replace("@EPOCH@", &a.gate_epoch.to_string());
+    let text = [
+        ("@EPOCH@", a.gate_epoch),
+        ("@OPENS_AT@", 0),
+        ("@CLOSES_AT@", FAR_MS),
+        ("@ORDERS_PER_USER_MAX@", 1),
+        ("@UNITS_PER_USER_MAX@", 5),
+    ]
+    .into_iter()
+    .fold(SCRIPTS[0].1.to_string(), |text, (name, n)| {
+        text.replace(name, &n.to_string())
+    });
     let script = redis::Script::new(&text);
     let k = GateKeys::of(&a.id);
     let mut call = script.prepare_invoke();
@@ -272,7 +281,10 @@ async fn arguments_that_would_spoil_a_record_are_refused() {
         "r1", "u|", "f", "1", "A", "1", "r2", "u", "f", "1", "A", "1",
     ];
     let told = raw_reserve(&mut con, &a, &two).await;
-    assert!(told.contains("BAD_ARG") && told.contains("OK"), "{told}");
+    assert!(
+        told.contains("BAD_ARG") && told.contains("int(4)"),
+        "{told}"
+    );
 }
 
 #[tokio::test]

@@ -11,13 +11,13 @@ use flashlock::config::Config;
 use flashlock::deduct::Ending;
 use flashlock::flow::{Answer, Flow};
 use flashlock::gate::sweep::sweep;
-use flashlock::gate::{Gate, Truth, TruthError};
+use flashlock::gate::{self, Gate, Truth, TruthError};
 use flashlock::keys::GateKeys;
 use flashlock::ledger::Ledger;
 use flashlock::ledger::reconciled::Mode;
 use flashlock::order::{Order, OrderState};
 use flashlock::sale::{Activity, ActivityId, GuardMode, OrderId, Rid, StrategyName};
-use flashlock::script::gate::{Stamp, Stamped};
+use flashlock::script::gate::Stamped;
 use flashlock::store::{Store, Tombstone};
 use flashlock::strategy::redis_lua::RedisLua;
 use tokio::task::JoinSet;
@@ -332,12 +332,7 @@ async fn without_the_fence_units_and_users_stay_blocked() {
         if fence == Part::Missing {
             let now = Truth::activity(&sale.ground.store, &id).await;
             let now = now.expect("an answer").expect("an activity");
-            let stamp = Stamp {
-                activity: id.clone(),
-                epoch: now.gate_epoch,
-                run_id: now.gate_run_id,
-            };
-            let stamped = Stamped::new(&stamp);
+            let stamped = Stamped::new(&gate::stamp(&now));
             stamped.load(&mut redis.con().await).await.expect("loaded");
         }
         let begun = clock::now();

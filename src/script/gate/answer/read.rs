@@ -89,9 +89,11 @@ impl Fields {
 
 impl ReserveAnswer {
     pub(in crate::script::gate) fn read(value: Value) -> Result<Self, Unreadable> {
+        if let Value::Int(left) = value {
+            return Ok(Self::Held { left });
+        }
         let f = Fields::of("reserve.lua", value)?;
         Ok(match f.code() {
-            "OK" => Self::Held { left: f.read(1)? },
             "REPLAY" => Self::Replay {
                 state: f.read(1)?,
                 left: Some(f.read::<i64>(2)?).filter(|left| *left >= 0),
