@@ -4,11 +4,15 @@
 use std::time::Duration;
 
 use sqlx::{AnyPool, Row};
+use tokio::sync::oneshot;
 
 use super::{Dialect, Flush, OpenError, StoreError, migrate, pool, query};
 
 /// Connections for lock rows: one waiter per key and process is towards the server at a time.
 const CONNECTIONS_MAX: u32 = 8;
+/// Releases of a row whose waiter has gone, tried in a row: a deadlock is told at once, and the next
+/// try goes well.
+const LATE_RELEASES_MAX: u32 = 5;
 
 /// The lock table. On SQLite a file of its own: a renewal during our own write transaction would
 /// find the one writer's place taken.
@@ -61,6 +65,10 @@ impl LockRows {
     /// # Errors
     /// `Retry` is a deadlock or a lock wait: ordinary under contention, on MySQL above all.
     /// `Unknown`: it may be ours; `release` finds out.
+    ///
+    /// # Cancel safety
+    /// Dropped before the COMMIT is sent, nothing is written; dropped after it, the row is released
+    /// once that is answered.
     pub async fn try_acquire(
         &self,
         key: &str,
@@ -111,8 +119,39 @@ impl LockRows {
             Ok(row) => row.try_get("last")?,
             Err(error) => return give_up(tx, error).await,
         };
-        tx.commit().await.map_err(StoreError::of_commit)?;
+        self.commit(tx, key, owner, ttl).await?;
         Ok(RowGrant::Mine { fence })
+    }
+
+    /// A COMMIT whose waiter has gone may be carried out later than any release on another
+    /// connection. So it is sent by a task of its own, which waits for the answer, for the lease at
+    /// most, and then releases for a waiter that has gone.
+    async fn commit(
+        &self,
+        tx: sqlx::Transaction<'static, sqlx::Any>,
+        key: &str,
+        owner: &str,
+        ttl: Duration,
+    ) -> Result<(), StoreError> {
+        let (tell, told) = oneshot::channel();
+        let (rows, key, owner) = (self.clone(), key.to_string(), owner.to_string());
+        tokio::spawn(async move {
+            let Ok(committed) = tokio::time::timeout(ttl, tx.commit()).await else {
+                return;
+            };
+            if tell.send(committed).is_ok() {
+                return;
+            }
+            for _ in 0..LATE_RELEASES_MAX {
+                if rows.release(&key, &owner).await.is_ok() {
+                    return;
+                }
+            }
+        });
+        match told.await {
+            Ok(committed) => committed.map_err(StoreError::of_commit),
+            Err(_no_answer) => Err(StoreError::Unknown(sqlx::Error::WorkerCrashed)),
+        }
     }
 
     /// Who holds the row, if it has not expired. The owner itself holds it when the answer to its

@@ -1,5 +1,7 @@
 //! What every server lock promises, on real servers.
 
+mod db_faults;
+mod db_unique_insert;
 mod faults;
 mod majority;
 mod redis_set_nx;
