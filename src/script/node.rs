@@ -1,5 +1,11 @@
 //! One Redis server: connected on first use and again after a loss, with every call bounded, and
 //! with errors that say whether a command may have run.
+//!
+//! A command that was not answered may lie on its way, and a connection that is given up does not take
+//! it back: it could run after what is sent over the next one, such as a lock's SET after its release.
+//! So a new connection first has the server end the one before it. What was sent over that has run by
+//! then, or never will. A server that refuses `CLIENT INFO` or `CLIENT KILL` is taken as it is; a late
+//! SET lasts for its lease there.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -45,8 +51,17 @@ struct Link {
 #[derive(Debug, Clone)]
 struct Live {
     connection: MultiplexedConnection,
+    /// `None` when the server does not tell: before Redis 6.2, or where the user may not ask.
+    seat: Option<Seat>,
     /// Set once the socket is closed: nothing can be sent any more.
     dead: Arc<AtomicBool>,
+}
+
+/// A connection as its server names it. The number alone could be another's after a restart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Seat {
+    id: String,
+    address: String,
 }
 
 /// Why a call has no answer, by what the caller has to assume.
@@ -227,12 +242,40 @@ impl Link {
                 channels.hear(&push);
                 Ok::<(), redis::aio::SendError>(())
             });
-        let connection = self
+        let mut connection = self
             .client
             .get_multiplexed_async_connection_with_config(&config)
             .await?;
-        Ok(Live { connection, dead })
+        let before = lock(&self.live).as_ref().and_then(|live| live.seat.clone());
+        let seat = match sit_down(&mut connection, before.as_ref()).await {
+            Ok(seat) => seat,
+            Err(e) if is_lost(&e) => return Err(e),
+            Err(_refused) => None,
+        };
+        Ok(Live {
+            connection,
+            seat,
+            dead,
+        })
     }
+}
+
+/// Ends the connection `before` this one, and asks for this one's own seat.
+async fn sit_down(
+    connection: &mut MultiplexedConnection,
+    before: Option<&Seat>,
+) -> Result<Option<Seat>, RedisError> {
+    let mut both = redis::pipe();
+    if let Some(Seat { id, address }) = before {
+        let kill = both.cmd("CLIENT").arg("KILL").arg("ID").arg(id);
+        kill.arg("ADDR").arg(address).ignore();
+    }
+    let (said,): (String,) = both
+        .cmd("CLIENT")
+        .arg("INFO")
+        .query_async(connection)
+        .await?;
+    Ok(Seat::read(&said))
 }
 
 /// Sorts an error by whether the command may have run.
@@ -241,12 +284,33 @@ fn judge<T>(dead: &AtomicBool, answer: Result<T, RedisError>) -> Result<T, CallE
         Ok(value) => return Ok(value),
         Err(e) => e,
     };
-    if error.is_io_error() || error.is_unrecoverable_error() {
+    if is_lost(&error) {
         // Not used again: after a timeout the next answer may be as late.
         dead.store(true, Ordering::Release);
         return Err(CallError::Unanswered(Arc::new(error)));
     }
     Err(CallError::Refused(Arc::new(error)))
+}
+
+/// Whether there was no answer, rather than a refusal.
+fn is_lost(error: &RedisError) -> bool {
+    error.is_io_error() || error.is_unrecoverable_error()
+}
+
+// === impl Seat ===
+
+impl Seat {
+    /// From the answer to CLIENT INFO: `id=3 addr=127.0.0.1:60188 laddr=… …`.
+    fn read(said: &str) -> Option<Self> {
+        let field = |name: &str| {
+            let mut words = said.split_ascii_whitespace();
+            words.find_map(|word| Some(word.strip_prefix(name)?.to_string()))
+        };
+        Some(Self {
+            id: field("id=")?,
+            address: field("addr=")?,
+        })
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -3,6 +3,7 @@
 mod db_faults;
 mod db_unique_insert;
 mod faults;
+mod late_calls;
 mod majority;
 mod redis_set_nx;
 mod redlock;
