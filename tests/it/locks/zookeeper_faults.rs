@@ -177,3 +177,39 @@ async fn a_release_passes_the_lock_on_in_one_transaction_and_others_get_their_tu
     assert_eq!(last.release().await, Released::Released);
     until_nodes(&client, &key, 0).await;
 }
+
+/// A holder sets its watch 20 ms after the grant: a node that has gone by then is found gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_is_deleted_before_it_is_watched_is_lost_as_soon() {
+    const TRIES_MAX: u32 = 20;
+    const WATCH_AFTER: Duration = Duration::from_millis(20);
+    let server = servers::zookeeper();
+    let client = direct(&server).await;
+    let (relay, lock) = relayed(&server).await;
+    for _ in 0..TRIES_MAX {
+        let key = key();
+        let begun = clock::now();
+        let held = at_last(&lock, &key).await;
+        // What names its node next is the watch, which reaches the server after the deletion.
+        relay.once(b"/lk-", Once::Hold);
+        let in_time = begun.elapsed() < WATCH_AFTER;
+        within(5 * S, "the watch", async {
+            while !relay.has_come() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        })
+        .await;
+        let nodes = client.list_children(&key.znode()).await.expect("a line");
+        let path = format!("{}/{}", key.znode(), nodes[0]);
+        client.delete(&path, None).await.expect("it is there");
+        relay.set(Mode::Open);
+        within(S, "the loss", held.lost()).await;
+        assert!(clock::now() < held.valid_until(), "it ran out");
+        assert!(!held.is_held());
+        assert_eq!(held.release().await, Released::NotOwner);
+        if in_time {
+            return;
+        }
+    }
+    panic!("its watch was always set before");
+}
