@@ -1,5 +1,6 @@
 //! Activities over REST: create, list, read, warm up, open, pause, close.
 
+pub(super) mod advice;
 pub(super) mod change;
 mod create;
 
@@ -16,6 +17,7 @@ use crate::clock;
 use crate::flow::activity::{ActivityView, Moved};
 use crate::ledger::Ledger;
 use crate::sale::{Activity, ActivityId, Limits, Sku};
+use advice::Asked;
 use create::CreateActivity;
 
 /// An activity as it stands.
@@ -136,7 +138,7 @@ pub(super) async fn warm_up(
     _operator: Operator,
     Name(id): Name<ActivityId>,
 ) -> Result<Response, Problem> {
-    moved(flow.warm_up(&id).await?, "a warm-up")
+    moved(flow.warm_up(&id).await?, Asked::WarmUp)
 }
 
 /// Lets buyers in, from `opens_at` on. Safe to repeat.
@@ -147,7 +149,7 @@ pub(super) async fn open(
     _operator: Operator,
     Name(id): Name<ActivityId>,
 ) -> Result<Response, Problem> {
-    moved(flow.open(&id).await?, "opening (warm it up first)")
+    moved(flow.open(&id).await?, Asked::Open)
 }
 
 /// Lets nobody in for a while; orders may be paid and cancelled. PAUSED once nothing is on its way,
@@ -159,7 +161,7 @@ pub(super) async fn pause(
     _operator: Operator,
     Name(id): Name<ActivityId>,
 ) -> Result<Response, Problem> {
-    moved(flow.pause(&id).await?, "a pause")
+    moved(flow.pause(&id).await?, Asked::Pause)
 }
 
 /// Lets no further buyer in. Safe to repeat.
@@ -170,13 +172,13 @@ pub(super) async fn close(
     _operator: Operator,
     Name(id): Name<ActivityId>,
 ) -> Result<Response, Problem> {
-    moved(flow.close(&id).await?, "closing")
+    moved(flow.close(&id).await?, Asked::Close)
 }
 
-fn moved(moved: Moved, action: &str) -> Result<Response, Problem> {
+fn moved(moved: Moved, asked: Asked) -> Result<Response, Problem> {
     match moved {
         Moved::Done(view) => Ok(Json(ActivityBody::from(*view)).into_response()),
-        Moved::NotAllowed(state) => Err(Problem::state(state, action)),
+        Moved::NotAllowed(state) => Err(Problem::state(state, asked)),
     }
 }
 

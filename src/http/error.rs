@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::deduct::DeductError;
 use crate::flow::FlowError;
+use crate::http::activity::advice::Asked;
 use crate::sale::{ActivityState, InvalidId};
 use crate::strategy::UnknownStrategy;
 
@@ -270,8 +271,9 @@ impl Problem {
         Self::new(Kind::Busy, detail).same_key_after(RETRY_SOON)
     }
 
-    pub(super) fn state(state: ActivityState, action: &str) -> Self {
-        let detail = format!("the activity is {state}, which does not allow {action}");
+    pub(super) fn state(state: ActivityState, asked: Asked) -> Self {
+        let (what, instead) = (asked.as_str(), asked.instead(state));
+        let detail = format!("the activity is {state}, which does not allow {what}; {instead}");
         Self::new(Kind::NotAllowedInState, detail).with("state", state.as_str())
     }
 }

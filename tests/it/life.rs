@@ -4,6 +4,7 @@ mod end;
 mod pause;
 mod proxy;
 mod reconcile;
+mod refused;
 mod strategy;
 mod table;
 mod warm_up;

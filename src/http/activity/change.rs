@@ -5,13 +5,14 @@ use axum::extract::State;
 use serde::Deserialize;
 
 use super::ActivityBody;
+use super::advice::Asked;
 use super::create::{batch_max, booking, guard, long_enough};
 use crate::flow::life::{Changed, Selling};
 use crate::http::Shared;
 use crate::http::auth::Operator;
 use crate::http::body::{Body, Name};
 use crate::http::error::{Kind, Problem, ProblemDetails};
-use crate::sale::{ActivityId, ActivityState};
+use crate::sale::ActivityId;
 use crate::strategy::Strategy;
 
 /// How an activity is to be sold; what is left out is as it would be for a new activity.
@@ -46,10 +47,7 @@ pub(in crate::http) async fn set_strategy(
     long_enough(strategy, &flow.view(&id).await?.activity.lock)?;
     match flow.set_strategy(&id, &selling).await? {
         Changed::Done(view) => Ok(Json(ActivityBody::from(*view))),
-        Changed::NotAllowed(state) => {
-            let says = format!("a change of strategy; {}", what_to_do(state));
-            Err(Problem::state(state, &says))
-        }
+        Changed::NotAllowed(state) => Err(Problem::state(state, Asked::SetStrategy)),
         Changed::NotHere(why) => Err(Problem::new(
             Kind::StrategyNotConfigured,
             format!(
@@ -58,16 +56,6 @@ pub(in crate::http) async fn set_strategy(
             ),
         )
         .with("strategy", selling.strategy.as_str())),
-    }
-}
-
-fn what_to_do(state: ActivityState) -> &'static str {
-    match state {
-        ActivityState::Open | ActivityState::Fenced => "pause it and wait until it is PAUSED",
-        ActivityState::Pausing => "wait until it is PAUSED",
-        ActivityState::Warming => "end its warm-up first",
-        ActivityState::Closing | ActivityState::Sealed => "it has ended; create another",
-        ActivityState::Draft | ActivityState::Ready | ActivityState::Paused => "try again",
     }
 }
 
