@@ -44,8 +44,10 @@ const ABANDONED: Duration = Duration::from_secs(10);
 const DELIVERIES_MAX: usize = 5;
 /// How often that is looked for.
 const LOOK_EVERY: Duration = Duration::from_secs(3);
-/// Before the next try when Redis is away or nothing could be carried out.
-const PAUSE: Duration = Duration::from_secs(1);
+/// Before the next try when Redis is away or nothing could be carried out; each further one doubles it.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+/// The longest: so much later than Redis goes on at most.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// A consumer that has not been heard of for this long, and holds nothing, is forgotten.
 const FORGET_MS: usize = 3_600_000;
 
@@ -165,6 +167,7 @@ impl Broker for RedisStreams {
 impl Reader {
     async fn run(&self, stream: &str, stop: &CancellationToken) {
         let mut looked_at: Option<Instant> = None;
+        let mut pause = PAUSE_MIN;
         while !stop.is_cancelled() {
             let found = async {
                 if looked_at.is_none_or(|at| at.elapsed() >= LOOK_EVERY) {
@@ -184,13 +187,16 @@ impl Reader {
                 Err(e) if e.code() == Some("NOGROUP") => self.create_group(stream).await,
                 Err(e) => Err(e),
             };
-            if let Err(error) = done {
-                tracing::warn!(%error, consumer = self.consumer.name(), "cannot read the events in redis; trying again");
-                tokio::select! {
-                    () = stop.cancelled() => {}
-                    () = tokio::time::sleep(PAUSE) => {}
-                }
+            let Err(error) = done else {
+                pause = PAUSE_MIN;
+                continue;
+            };
+            tracing::warn!(%error, consumer = self.consumer.name(), "cannot read the events in redis; trying again");
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = tokio::time::sleep(pause) => {}
             }
+            pause = (pause * 2).min(PAUSE_MAX);
         }
     }
 

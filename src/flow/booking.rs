@@ -17,8 +17,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Workers of one activity: while one waits for its commit, the other inserts. More would only wait
 /// for the same stock row.
 const WORKERS: usize = 2;
-/// Before the next try when a server is away.
-const PAUSE: Duration = Duration::from_secs(1);
+/// Before the next try when a server is away; each further one doubles it.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+/// The longest: so much later than its server goes on at most.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 impl Flow {
     /// Books for every activity with `booking = async` that sells or still settles, until `stop`.
@@ -90,15 +92,20 @@ impl Flow {
         mut booker: Box<dyn Booker>,
         over: CancellationToken,
     ) {
+        let mut pause = PAUSE_MIN;
         while !over.is_cancelled() {
             match booker.next().await {
-                Ok(batch) => self.booked(&id, &batch),
+                Ok(batch) => {
+                    pause = PAUSE_MIN;
+                    self.booked(&id, &batch);
+                }
                 Err(error) => {
                     tracing::warn!(activity = %id, %error, "accepted orders wait for their booking");
                     tokio::select! {
                         () = over.cancelled() => {}
-                        () = tokio::time::sleep(PAUSE) => {}
+                        () = tokio::time::sleep(pause) => {}
                     }
+                    pause = (pause * 2).min(PAUSE_MAX);
                 }
             }
         }

@@ -27,7 +27,7 @@ const BLOCK: Duration = Duration::from_millis(500);
 const NO_STREAM_PAUSE: Duration = Duration::from_millis(50);
 /// What another worker has held longer than this was left by one that ended or hangs. A booking
 /// takes well below a second; one that takes longer is done twice and counts once.
-const LEFT_AFTER: Duration = Duration::from_secs(5);
+const LEFT_AFTER: Duration = Duration::from_secs(3);
 /// A worker that has not been heard of for this long, and holds nothing, is forgotten.
 const FORGET_MS: usize = 600_000;
 

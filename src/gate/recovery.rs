@@ -125,9 +125,14 @@ impl Recovery {
         if fresh.gate_epoch > used.gate_epoch {
             return Next::Again(standing.known().learn(fresh));
         }
+        let on_its_way = match seen {
+            Seen::NotThisRedis => self.is_elected_for_this_redis(&fresh).await,
+            Seen::Recovering => true,
+        };
         {
             let mut known = standing.known();
-            if known.rebuilding || !known.is_overdue(used.gate_epoch, seen) {
+            let is_overdue = known.is_overdue(used.gate_epoch, seen);
+            if known.rebuilding || on_its_way && !is_overdue {
                 return Next::Wait;
             }
             known.rebuilding = true;
@@ -158,6 +163,15 @@ impl Recovery {
             }
         });
         Next::Wait
+    }
+
+    /// Whether somebody may be about to open the gate here: the database says for which start of
+    /// Redis it was elected, and on another one nothing is loaded any more.
+    async fn is_elected_for_this_redis(&self, activity: &Activity) -> bool {
+        match tokio::time::timeout(LOOK_MAX, self.gate.run_id()).await {
+            Ok(Ok(run_id)) => run_id == activity.gate_run_id,
+            Ok(Err(_)) | Err(_) => true,
+        }
     }
 
     fn standing(&self, id: &ActivityId) -> Arc<Standing> {

@@ -289,6 +289,37 @@ async fn one_of_many_is_elected_and_a_process_with_an_old_epoch_adopts_the_new_o
     assert!(matches!(ending, Ok(Ending::Booked { .. })), "{ending:?}");
 }
 
+/// A process that has sold nothing in this epoch leaves its gate to the one that was elected for it,
+/// but not on a Redis that was started after that election.
+#[tokio::test]
+async fn one_purchase_has_a_restarted_redis_rebuilt_by_a_process_that_never_sold() {
+    let mut sale = Sale::open(&[], &[("A", 9)]).await;
+    let a = sale.now();
+    sale.server.kill();
+    sale.server.start_again().await;
+    let gate = Gate::new(&sale.server.url()).expect("a gate");
+    let other = RedisLua::new(gate.clone(), sale.db.clone(), sale.db.clone());
+    let first = new_order(&a, "u1", "k", &[("A", 1)]);
+    let told = other.deduct(&a, std::slice::from_ref(&first)).await.pop();
+    assert!(matches!(told, Some(Ok(Ending::Recovering))), "{told:?}");
+    // Nobody buys meanwhile.
+    let opens = async {
+        loop {
+            let now = gate.audit(&a.id).await.expect("redis answers");
+            if now.is_some_and(|audit| audit.state == GateState::Open) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(SOON, opens).await.expect("rebuilt");
+    let bought = other.deduct(&sale.now(), &[first]).await.pop();
+    assert!(
+        matches!(bought, Some(Ok(Ending::Booked { .. }))),
+        "{bought:?}"
+    );
+}
+
 #[tokio::test]
 async fn a_rebuild_does_not_open_what_the_database_ended() {
     let sale = Sale::open(&[], &[("A", 1)]).await;
