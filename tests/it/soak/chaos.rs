@@ -13,14 +13,20 @@ use tokio_util::sync::CancellationToken;
 
 use super::counts::Counts;
 use super::crew::{Crew, Member};
+use super::crowd::Crowd;
 use crate::tap::{Act, Tap, has, host_of};
 
-/// Between two kills of one kind, in milliseconds.
+/// Between two kills of services of one kind, in milliseconds.
 const KILL_EVERY_MS: std::ops::Range<u64> = 700..1_200;
-/// Orders that are booked between two kills of Redis, half as many between two of a service, so that
-/// there is something to lose; and the longest wait for them.
-const BOOKED_MIN: u64 = 8;
-const BOOKED_WAIT: Duration = Duration::from_secs(4);
+/// Orders that are sold between two kills of a service, so that there is something to lose; and the
+/// longest wait for them.
+const SOLD_MIN: u64 = 4;
+const SOLD_WAIT: Duration = Duration::from_secs(4);
+/// Redis lives for this long, from when it answers again (20 to 90 ms after its kill, on a busy
+/// machine more) to its next kill; the gates are rebuilt within that, once a buyer has noticed.
+const REDIS_LIVES: Duration = Duration::from_secs(1);
+/// How exactly it is seen when the first is sold after that.
+const FIRST_SOLD_MS: u64 = 10;
 /// Longer than the sweeper leaves a hold to its purchase.
 const SLOW_MS: std::ops::Range<u64> = 3_200..4_200;
 /// Of the first bookings on a connection.
@@ -39,11 +45,11 @@ pub(super) struct Chaos {
     pub(super) seed: u64,
     pub(super) crew: Arc<Crew>,
     pub(super) lab: Arc<Lab>,
-    pub(super) activity: String,
+    /// Of each sale.
+    pub(super) crowds: Vec<Arc<Crowd>>,
     /// How long it lasts at least.
     pub(super) length: Duration,
     pub(super) injected: Counts,
-    pub(super) answers: Counts,
     pub(super) stop: CancellationToken,
 }
 
@@ -145,13 +151,13 @@ impl Chaos {
     async fn kill_redis(&self) {
         let mut rng = self.rng(10);
         let data = self.lab.directory().join("redis/data");
-        let mut turn = rng.random_range(0..5);
-        while self.wait(rng.random_range(KILL_EVERY_MS)).await {
+        let mut turn = rng.random_range(0..8);
+        while self.one_life_of_redis().await {
             self.lab.kill(ServerId::Redis).await.expect("killed");
             turn += 1;
-            let what = match turn % 5 {
-                0 | 1 | 3 => "redis killed",
-                2 => {
+            let what = match turn % 8 {
+                0 | 1 | 3 | 5 | 6 => "redis killed",
+                2 | 7 => {
                     let lost = cut(&newest_file(&data), rng.random_range(1..CUT_BYTES_MAX));
                     self.injected.add("bytes of history cut off redis", lost);
                     "redis killed and its history cut"
@@ -164,14 +170,52 @@ impl Chaos {
             };
             self.lab.restart(ServerId::Redis).await.expect("restarted");
             self.injected.add(what, 1);
-            self.until_booked(BOOKED_MIN).await;
         }
     }
 
-    async fn until_booked(&self, more: u64) {
-        let (begun, before) = (clock::now(), self.answers.of("buy: 201"));
-        let enough = || self.answers.of("buy: 201") >= before + more;
-        while begun.elapsed() < BOOKED_WAIT && !enough() && self.wait(50).await {}
+    /// Notes how soon each sale goes on after Redis has come back: its gate is rebuilt until then.
+    /// `false`: it is stopped.
+    async fn one_life_of_redis(&self) -> bool {
+        let firsts = self.crowds.iter().map(|crowd| self.first_sold(crowd));
+        let firsts = futures::future::join_all(firsts).await;
+        if self.stop.is_cancelled() {
+            return false;
+        }
+        for (crowd, first) in self.crowds.iter().zip(firsts) {
+            let noted =
+                |what: &str, n| self.injected.add(&format!("{what} ({})", crowd.booking), n);
+            match first {
+                None => noted("lives of redis in which nothing was sold", 1),
+                Some(first) => {
+                    let ms = u64::try_from(first.as_millis()).expect("about a second");
+                    noted("lives of redis in which something was sold", 1);
+                    noted("ms of them before the first was sold", ms);
+                }
+            }
+        }
+        true
+    }
+
+    /// Lets Redis live, and says when it first sold something to `crowd`.
+    async fn first_sold(&self, crowd: &Crowd) -> Option<Duration> {
+        let (begun, before) = (clock::now(), crowd.sold());
+        let mut first = None;
+        while begun.elapsed() < REDIS_LIVES && self.wait(FIRST_SOLD_MS).await {
+            if first.is_none() && crowd.sold() > before {
+                first = Some(begun.elapsed());
+            }
+        }
+        first
+    }
+
+    async fn until_sold(&self, more: u64) {
+        let (begun, before) = (clock::now(), self.sold());
+        let enough = || self.sold() >= before + more;
+        while begun.elapsed() < SOLD_WAIT && !enough() && self.wait(50).await {}
+    }
+
+    fn sold(&self) -> u64 {
+        self.crowds.iter().map(|crowd| crowd.sold()).sum()
     }
 
     async fn kill(&self, stream: u64, what: &str, members: &[&Member]) {
@@ -185,7 +229,7 @@ impl Chaos {
             if !goes_on {
                 return;
             }
-            self.until_booked(BOOKED_MIN / 2).await;
+            self.until_sold(SOLD_MIN).await;
         }
     }
 
@@ -213,8 +257,9 @@ impl Chaos {
     /// As an operator would who does not trust it: while it sells, and while everything breaks.
     async fn reconcile(&self) {
         let mut rng = self.rng(4);
-        let path = format!("/v1/activities/{}/reconcile", self.activity);
         while self.wait(rng.random_range(400..900)).await {
+            let crowd = &self.crowds[rng.random_range(0..self.crowds.len())];
+            let path = format!("/v1/activities/{}/reconcile", crowd.activity);
             let told = self.crew.api(&mut rng).try_post(&path, Value::Null).await;
             if let Ok(told) = told
                 && let Some(verdict) = told.body["verdict"].as_str()

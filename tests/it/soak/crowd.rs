@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use flashlock::sale::Booking;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
@@ -11,15 +12,18 @@ use tokio_util::sync::CancellationToken;
 
 use super::counts::Counts;
 use super::crew::Crew;
+use super::sale::is_final;
 use crate::world::Answer;
 
-/// Buyers at the same time.
-pub(super) const BUYERS: u64 = 24;
+/// Buyers of each sale at the same time.
+pub(super) const BUYERS: u64 = 16;
 /// A buyer who is told to come again does so this often, and then gives up: what may have been
 /// held is left to the sweeper.
 const TRIES_MAX: u32 = 5;
 /// Between two tries.
 const AGAIN: Duration = Duration::from_millis(120);
+/// How often a buyer looks at an order that was accepted, before leaving it for later: some seconds.
+const LOOKS_MAX: u32 = 60;
 /// A client waits this long.
 const PATIENCE: Duration = Duration::from_secs(12);
 /// Beyond the pay window of one second.
@@ -28,10 +32,13 @@ const LATE_MS: std::ops::Range<u64> = 1_000..2_600;
 pub(super) struct Crowd {
     pub(super) crew: Arc<Crew>,
     pub(super) activity: String,
+    pub(super) booking: Booking,
     pub(super) users: u64,
     pub(super) answers: Counts,
     /// Orders that buyers were told they have, with their user.
     pub(super) told: Mutex<BTreeMap<String, String>>,
+    /// Orders that were accepted, with their user: no promise that there will be one.
+    pub(super) accepted: Mutex<BTreeMap<String, String>>,
     /// Ids of orders that were named to others, as `already-purchased` does.
     pub(super) named: Mutex<BTreeMap<String, String>>,
     pub(super) wrong: Mutex<Vec<String>>,
@@ -49,16 +56,23 @@ const BASKETS: [Lines; 4] = [
 // === impl Crowd ===
 
 impl Crowd {
-    pub(super) fn new(crew: &Arc<Crew>, activity: &str, users: u64) -> Self {
+    pub(super) fn new(crew: &Arc<Crew>, activity: &str, booking: Booking, users: u64) -> Self {
         Self {
             crew: Arc::clone(crew),
             activity: activity.to_string(),
+            booking,
             users,
             answers: Counts::default(),
             told: Mutex::default(),
+            accepted: Mutex::default(),
             named: Mutex::default(),
             wrong: Mutex::default(),
         }
+    }
+
+    /// Orders that buyers have got so far, or were told to look for.
+    pub(super) fn sold(&self) -> u64 {
+        self.answers.of("buy: 201") + self.answers.of("buy: 202")
     }
 
     /// One buyer after the other, until it is stopped.
@@ -118,7 +132,7 @@ impl Crowd {
         }
     }
 
-    /// Buys, again and again with the same key while told to; the order, if there is one.
+    /// Buys, again and again with the same key while told to; the order, if there is one or may be.
     pub(super) async fn buy(
         &self,
         user: &str,
@@ -133,12 +147,18 @@ impl Crowd {
             let bought = api.try_buy(&self.activity, user, key, lines);
             match tokio::time::timeout(PATIENCE, bought).await {
                 Ok(Ok(answer)) => {
-                    self.check("buy", &answer, buyer_may_get(&answer));
+                    self.check("buy", &answer, buyer_may_get(&answer, self.booking));
                     match answer.status {
                         200 | 201 => {
                             let order = answer.order_id();
                             let mut told = self.told.lock().expect("no panic");
                             told.insert(order.clone(), user.to_string());
+                            return Some(order);
+                        }
+                        202 => {
+                            let order = answer.order_id();
+                            let mut accepted = self.accepted.lock().expect("no panic");
+                            accepted.insert(order.clone(), user.to_string());
                             return Some(order);
                         }
                         503 => {}
@@ -162,6 +182,9 @@ impl Crowd {
     /// Paid, cancelled, paid too late, or left to the closer.
     async fn fate(&self, order: &str, seed: u64) {
         let mut rng = StdRng::seed_from_u64(seed);
+        if self.booking == Booking::Async && !self.is_booked(order, &mut rng).await {
+            return;
+        }
         let late = Duration::from_millis(rng.random_range(LATE_MS));
         match rng.random_range(0..20) {
             0..3 => self.pay(order, &mut rng).await,
@@ -179,6 +202,32 @@ impl Crowd {
             }
             _ => {}
         }
+    }
+
+    /// Looks at an accepted order until it is decided. `false`: there is none to pay, or not yet.
+    async fn is_booked(&self, order: &str, rng: &mut StdRng) -> bool {
+        let path = format!("/v1/orders/{order}");
+        for _ in 0..LOOKS_MAX {
+            let api = self.crew.api(rng);
+            match tokio::time::timeout(PATIENCE, api.try_get(&path)).await {
+                Ok(Ok(read)) => {
+                    let may = read.status == 202 || is_final(&read) || may_come_again(&read);
+                    self.check("order", &read, may);
+                    if let Some(user) = read.body["user_id"].as_str() {
+                        let mut told = self.told.lock().expect("no panic");
+                        told.insert(order.to_string(), user.to_string());
+                    }
+                    if is_final(&read) {
+                        return read.body["status"] == "PENDING_PAYMENT";
+                    }
+                }
+                Ok(Err(_gone)) => self.answers.add("order: connection lost", 1),
+                Err(_hangs) => self.wrong(format!("{path}: more than {PATIENCE:?}")),
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+        self.answers.add("order: left for later", 1);
+        false
     }
 
     async fn pay(&self, order: &str, rng: &mut StdRng) {
@@ -208,9 +257,12 @@ impl Crowd {
     }
 
     fn check(&self, what: &str, answer: &Answer, may: bool) {
-        let outcome = answer.body["outcome"].as_str();
         let name = match answer.problem() {
-            "" => outcome.unwrap_or("done"),
+            "" => {
+                let says = |field: &str| answer.body[field].as_str();
+                let order = says("status").filter(|_| what == "order");
+                says("outcome").or(order).unwrap_or("done")
+            }
             name => name,
         };
         self.answers
@@ -226,13 +278,21 @@ impl Crowd {
 }
 
 /// An answer of the contract to somebody who buys while the sale is open.
-pub(super) fn buyer_may_get(answer: &Answer) -> bool {
+pub(super) fn buyer_may_get(answer: &Answer, booking: Booking) -> bool {
     match answer.status {
-        201 => answer.body["id"].is_string(),
+        201 => booking == Booking::Sync && answer.body["id"].is_string(),
+        202 => booking == Booking::Async && is_accepted(answer),
         200 => answer.headers.contains_key("idempotent-replay"),
         409 => ["sold-out", "already-purchased", "order-abandoned"].contains(&answer.problem()),
         _ => may_come_again(answer),
     }
+}
+
+fn is_accepted(answer: &Answer) -> bool {
+    answer.body["id"].is_string()
+        && answer.body["status"] == "ACCEPTED"
+        && answer.headers.contains_key("location")
+        && answer.headers.contains_key("retry-after")
 }
 
 fn owner_may_get(what: &str, answer: &Answer) -> bool {

@@ -26,6 +26,8 @@ pub(crate) struct GateRows {
     units: [BTreeMap<String, i64>; 4],
     records: BTreeMap<String, String>,
     pend: Vec<String>,
+    /// Entries in the stream of the booking workers.
+    handed: i64,
     users: BTreeMap<String, String>,
 }
 
@@ -114,8 +116,11 @@ impl Ground {
         for units in [&k.total, &k.stock, &k.pending, &k.committed] {
             all.hgetall(units);
         }
-        all.hgetall(&k.rsv).zrange(&k.pend, 0, -1).hgetall(&k.user);
-        let (meta, total, stock, pending, committed, records, pend, users) =
+        all.hgetall(&k.rsv)
+            .zrange(&k.pend, 0, -1)
+            .xlen(&k.q)
+            .hgetall(&k.user);
+        let (meta, total, stock, pending, committed, records, pend, handed, users) =
             all.query_async(&mut redis).await?;
         let mut info = redis::cmd("INFO");
         let info: redis::InfoDict = info.arg("server").query_async(&mut redis).await?;
@@ -125,6 +130,7 @@ impl Ground {
             units: [total, stock, pending, committed],
             records,
             pend,
+            handed,
             users,
         })
     }
@@ -256,6 +262,9 @@ impl GateRows {
         }
         if !self.pend.is_empty() {
             broken.push(format!("E1: {} holds have not ended", self.pend.len()));
+        }
+        if self.handed > 0 {
+            broken.push(format!("E1: {} holds are still handed over", self.handed));
         }
         let live: BTreeMap<String, &FinalOrder> =
             books.live().map(|o| (o.rid.to_string(), o)).collect();
