@@ -1,7 +1,7 @@
 //! How do holds reach the booking workers? Through the activity's stream, which is only a wake-up:
 //! what it loses is found in the index of holds.
 //!
-//! XREADGROUP, XAUTOCLAIM of what a worker that ended had taken, XACK and XDEL once it is booked
+//! XREADGROUP, XAUTOCLAIM of what a worker that ended had taken, XDEL and XACK once it is booked
 //! (<https://redis.io/docs/latest/develop/data-types/streams/>).
 
 use std::fmt;
@@ -176,14 +176,18 @@ impl Queue {
     }
 
     /// Takes entries out of the stream: their holds are settled.
+    ///
+    /// Deleted before they are acknowledged, since a Redis that dies in between may keep the first
+    /// alone: an entry that was handed out and is gone is dropped with the next take-over, while one
+    /// that is acknowledged and still there would be handed to nobody ever again.
     pub async fn done(&self, entries: &[String]) -> Result<(), GateError> {
         if entries.is_empty() {
             return Ok(());
         }
         let mut both = redis::pipe();
-        both.xack(&self.stream, BOOKERS, entries)
+        both.xdel(&self.stream, entries)
             .ignore()
-            .xdel(&self.stream, entries)
+            .xack(&self.stream, BOOKERS, entries)
             .ignore();
         let mut con = self.con.clone();
         both.query_async::<()>(&mut con).await.map_err(from_redis)

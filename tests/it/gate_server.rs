@@ -61,17 +61,27 @@ impl RedisServer {
     /// Tears its append-only file inside the last script that wrote `key`, before it wrote `then`;
     /// after `kill`.
     pub(crate) fn tear_between(&self, key: &str, then: &str) {
+        self.tear(|bytes| {
+            let from = last(bytes, key).expect("written");
+            from + first(&bytes[from..], then).expect("written")
+        });
+    }
+
+    /// Tears its append-only file at the last command of any of these names; after `kill`.
+    pub(crate) fn tear_at_the_last(&self, commands: &[&str]) {
+        self.tear(|bytes| {
+            let places = commands.iter().filter_map(|command| last(bytes, command));
+            places.max().expect("written")
+        });
+    }
+
+    fn tear(&self, at: impl Fn(&[u8]) -> usize) {
         let dir = self.dir.path().join(APPEND_ONLY);
         let files = std::fs::read_dir(dir).expect("it has files");
         let mut files = files.map(|file| file.expect("a file").path());
         let file = files.find(|path| path.to_string_lossy().ends_with(".incr.aof"));
         let file = file.expect("it was written to");
-        let bytes = std::fs::read(&file).expect("it can be read");
-        let is = |text: &str, part: &[u8]| part == text.as_bytes();
-        let mut keys = bytes.windows(key.len());
-        let from = keys.rposition(|part| is(key, part)).expect("written");
-        let mut thens = bytes[from..].windows(then.len());
-        let at = from + thens.position(|part| is(then, part)).expect("written");
+        let at = at(&std::fs::read(&file).expect("it can be read"));
         let file = std::fs::File::options().write(true).open(file);
         file.expect("it is ours").set_len(at as u64).expect("torn");
     }
@@ -133,6 +143,18 @@ impl Drop for RedisServer {
 }
 
 /// The files of one directory in place of the other's.
+fn first(bytes: &[u8], text: &str) -> Option<usize> {
+    bytes
+        .windows(text.len())
+        .position(|part| part == text.as_bytes())
+}
+
+fn last(bytes: &[u8], text: &str) -> Option<usize> {
+    bytes
+        .windows(text.len())
+        .rposition(|part| part == text.as_bytes())
+}
+
 fn copy(from: &std::path::Path, to: &std::path::Path) {
     for old in std::fs::read_dir(to).expect("a directory") {
         std::fs::remove_file(old.expect("a file").path()).expect("removed");

@@ -152,3 +152,32 @@ async fn the_sweeper_books_what_the_stream_lost_and_leaves_a_backlog_alone() {
         );
     }
 }
+
+/// Redis dies between the two commands that take a booked hold out of the stream.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn half_taken_out_of_the_stream_is_taken_out_by_the_next_worker() {
+    let url = world().database("postgres").await;
+    let mut redis = RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"]).await;
+    let service = Service::start(&options(&url, &redis.url(), "api,booker")).await;
+    let activity = service.api.open(sale(3)).await;
+    let order = accepted(&service.api, &activity, "alice").await;
+    decided(&service.api, &order).await;
+    until_drained(&redis.con().await, &activity).await;
+    service.kill().await;
+    redis.kill();
+    redis.tear_at_the_last(&["XDEL", "XACK"]);
+    redis.start_again().await;
+    let heir = Service::start(&options(&url, &redis.url(), "api,booker")).await;
+    until_drained(&redis.con().await, &activity).await;
+    until("no worker holds it", || async {
+        let mut summary = redis::cmd("XPENDING");
+        summary.arg(keys(&activity).q).arg(flashlock::keys::BOOKERS);
+        let mut con = redis.con().await;
+        let (held, ..): (i64, redis::Value, redis::Value, redis::Value) =
+            summary.query_async(&mut con).await.expect("a summary");
+        (held == 0).then_some(())
+    })
+    .await;
+    let end = decided(&heir.api, &order).await;
+    assert_eq!(end.body["status"], "PENDING_PAYMENT", "{end:?}");
+}
