@@ -12,8 +12,11 @@ use crate::sale::{Activity, ActivityId, ActivityState};
 /// Longest a purchase waits for the look at the database that tells it how the gate stands.
 const LOOK_MAX: Duration = Duration::from_millis(500);
 /// How long an epoch that never worked here is left to the process that was elected for it: it has
-/// its scripts loaded within a few round trips.
-const LOAD_GRACE: Duration = Duration::from_secs(1);
+/// its scripts loaded within a few round trips. Doubles with each further epoch that did not work, so
+/// that processes on a slow network do not overtake each other for ever.
+const LOAD_GRACE_MIN: Duration = Duration::from_millis(250);
+/// The doublings end at four seconds.
+const LOAD_DOUBLINGS_MAX: u32 = 4;
 /// How long a gate may be on its way to open before another process takes over: reholding 100,000
 /// orders takes about two seconds.
 const REBUILD_GRACE: Duration = Duration::from_secs(10);
@@ -65,6 +68,8 @@ struct Known {
     worked: Option<i64>,
     /// Since when it has not, in the epoch named.
     lost: Option<(i64, Instant)>,
+    /// Epochs since then that did not work here either.
+    lost_in_a_row: u32,
     rebuilding: bool,
 }
 
@@ -91,6 +96,7 @@ impl Recovery {
         let mut known = standing.known();
         known.worked = Some(activity.gate_epoch);
         known.lost = None;
+        known.lost_in_a_row = 0;
     }
 
     /// Remembers what a rebuild came to.
@@ -242,14 +248,39 @@ impl Known {
             Some(_) | None => {
                 let now = clock::now();
                 self.lost = Some((epoch, now));
+                self.lost_in_a_row = self.lost_in_a_row.saturating_add(1);
                 now
             }
         };
         match seen {
             // It worked in this epoch, so nobody is on the way to load it.
             Seen::NotThisRedis if self.worked == Some(epoch) => true,
-            Seen::NotThisRedis => since.elapsed() >= LOAD_GRACE,
+            Seen::NotThisRedis => since.elapsed() >= load_grace(self.lost_in_a_row),
             Seen::Recovering => since.elapsed() >= REBUILD_GRACE,
         }
+    }
+}
+
+/// After so many epochs that did not work, the present one among them.
+fn load_grace(lost_in_a_row: u32) -> Duration {
+    LOAD_GRACE_MIN * 2_u32.pow(lost_in_a_row.saturating_sub(1).min(LOAD_DOUBLINGS_MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_epoch_is_left_to_its_elected_for_longer_when_others_did_not_work_either() {
+        assert_eq!(load_grace(1), LOAD_GRACE_MIN);
+        assert_eq!(load_grace(3), 4 * LOAD_GRACE_MIN);
+        assert_eq!(load_grace(u32::MAX), Duration::from_secs(4));
+        let mut known = Known::default();
+        for epoch in 1..=3 {
+            assert!(!known.is_overdue(epoch, Seen::NotThisRedis));
+        }
+        assert_eq!(known.lost_in_a_row, 3);
+        known.worked = Some(3);
+        assert!(known.is_overdue(3, Seen::NotThisRedis));
     }
 }

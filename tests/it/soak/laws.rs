@@ -176,15 +176,16 @@ impl Ground {
 
     /// Whether what was read is of the gate that was opened. A Redis that has just come back may have
     /// half a script in its history (its file was torn inside of a MULTI, and went on behind that):
-    /// nothing can be sold there before a rebuild has counted anew.
+    /// nothing can be sold there before a rebuild has counted anew, and has opened it in a later epoch.
     async fn sells(&self, gate: &GateRows) -> bool {
-        let opened = sqlx::query("SELECT gate_run_id FROM activity WHERE id = $1");
+        let opened = sqlx::query("SELECT gate_run_id, gate_epoch FROM activity WHERE id = $1");
         let opened = opened.bind(self.id.to_string()).fetch_one(&self.sql).await;
-        let Ok(opened) = opened.and_then(|row| row.try_get::<String, _>(0)) else {
-            return false;
-        };
-        let is_open = gate.meta.get("state").is_some_and(|state| state == "OPEN");
-        is_open && gate.run_id == opened
+        let opened = opened.and_then(|row| {
+            let (run_id, epoch): (String, i64) = (row.try_get(0)?, row.try_get(1)?);
+            Ok((run_id, epoch.to_string(), "OPEN".to_string()))
+        });
+        let of = |name: &str| gate.meta.get(name).cloned().unwrap_or_default();
+        opened.is_ok_and(|opened| opened == (gate.run_id.clone(), of("epoch"), of("state")))
     }
 
     /// What is still under way, though the buyers have gone.
