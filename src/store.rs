@@ -4,6 +4,7 @@ mod activity;
 mod compensation;
 mod dialect;
 mod error;
+mod event;
 mod final_state;
 mod inbox;
 mod life;

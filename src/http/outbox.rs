@@ -32,7 +32,7 @@ pub(super) struct Page {
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(super) struct DeadLetter {
     id: String,
-    /// `order.created`, `order.paid` or `order.closed`.
+    /// `order.created`, `order.paid`, `order.closed`, `order.rejected` or `order.abandoned`.
     kind: String,
     /// `<activity>.<reservation>`.
     order_id: String,

@@ -5,9 +5,9 @@ use std::collections::{HashMap, HashSet};
 use sqlx::any::{AnyArguments, AnyRow};
 use sqlx::query::Query;
 use sqlx::{Any, Row};
-use uuid::Uuid;
 
 use super::activity::{text, text_or_null};
+use super::event::Event;
 use super::outbox::EventKind;
 use super::{Dialect, Store, StoreError, Tx, query};
 use crate::order::{CloseReason, Fingerprint, NewOrder, Order, OrderState};
@@ -354,28 +354,6 @@ impl Tx {
         }
         Ok(())
     }
-
-    pub(super) async fn insert_events(
-        &mut self,
-        activity: &ActivityId,
-        events: &[Event<'_>],
-    ) -> Result<(), StoreError> {
-        let sql = self.dialect.sql(&format!(
-            "INSERT INTO outbox (event_id, activity_id, aggregate_id, kind, payload, created_at, next_at) VALUES {}",
-            Dialect::tuples(events.len(), &["?", "?", "?", "?", "?", "{now}", "{now}"])
-        ));
-        let mut insert = query(&sql);
-        for event in events {
-            insert = insert
-                .bind(event.id().to_string())
-                .bind(activity.to_string())
-                .bind(event.rid.to_string())
-                .bind(event.kind.as_str())
-                .bind(event.payload(activity));
-        }
-        self.execute(insert).await?;
-        Ok(())
-    }
 }
 
 fn bind_ids<'q>(
@@ -394,15 +372,6 @@ enum LedgerKind {
     Release,
 }
 
-/// A transition of an order that is being written.
-pub(super) struct Event<'a> {
-    pub(super) rid: Rid,
-    pub(super) user: &'a UserId,
-    pub(super) lines: &'a [Line],
-    pub(super) kind: EventKind,
-    pub(super) reason: Option<&'static str>,
-}
-
 // === impl LedgerKind ===
 
 impl LedgerKind {
@@ -411,30 +380,5 @@ impl LedgerKind {
             Self::Deduct => "DEDUCT",
             Self::Release => "RELEASE",
         }
-    }
-}
-
-// === impl Event ===
-
-impl Event<'_> {
-    /// The same for the same transition, so that the unique key admits one event of each.
-    fn id(&self) -> Uuid {
-        let name = format!("{}/{}", self.rid, self.kind.as_str());
-        Uuid::new_v5(&Uuid::NAMESPACE_OID, name.as_bytes())
-    }
-
-    fn payload(&self, activity: &ActivityId) -> String {
-        let lines: Vec<serde_json::Value> = self
-            .lines
-            .iter()
-            .map(|l| serde_json::json!({"sku": l.sku.as_str(), "quantity": l.quantity}))
-            .collect();
-        serde_json::json!({
-            "order_id": format!("{activity}.{}", self.rid),
-            "user_id": self.user.as_str(),
-            "lines": lines,
-            "reason": self.reason,
-        })
-        .to_string()
     }
 }

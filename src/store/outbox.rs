@@ -23,6 +23,8 @@ pub enum EventKind {
     Closed,
     /// Accepted, and refused by the database.
     Rejected,
+    /// Reserved, and given up without an order.
+    Abandoned,
 }
 
 named!(EventKind {
@@ -30,6 +32,7 @@ named!(EventKind {
     Paid = "order.paid",
     Closed = "order.closed",
     Rejected = "order.rejected",
+    Abandoned = "order.abandoned",
 });
 
 /// One transition of one order.

@@ -4,7 +4,7 @@ use sqlx::Row;
 use uuid::Uuid;
 
 use super::activity::text;
-use super::order::Event;
+use super::event::Event;
 use super::outbox::EventKind;
 use super::{Store, StoreError, query};
 use crate::order::Order;

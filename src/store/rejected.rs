@@ -1,6 +1,6 @@
 //! The rows of orders that were accepted and that the database then refused.
 
-use super::order::Event;
+use super::event::Event;
 use super::outbox::EventKind;
 use super::{Dialect, Store, StoreError, Tx, query};
 use crate::order::{NewOrder, OrderState};

@@ -1,6 +1,9 @@
 //! The rows that end reservations whose purchase did not: who writes the primary key first decides.
 
-use super::{Dialect, Store, StoreError, query};
+use super::activity::text;
+use super::event::Event;
+use super::outbox::EventKind;
+use super::{Dialect, Store, StoreError, Tx, answered, query};
 use crate::order::{Fingerprint, OrderState};
 use crate::sale::{ActivityId, Rid, UserId};
 
@@ -16,8 +19,9 @@ pub struct Tombstone {
 }
 
 impl Store {
-    /// Inserts an ABANDONED order for each of `dead` that has no order. It is never live, so it
-    /// stands in no user's way. Waits for a transaction that is inserting the same reservation.
+    /// Inserts an ABANDONED order for each of `dead` that has no order, with its event in the same
+    /// transaction. It is never live, so it stands in no user's way. Waits for a transaction that is
+    /// inserting the same reservation.
     ///
     /// What the database asks to try again is left out; read the orders to see which.
     pub async fn insert_tombstones(
@@ -50,6 +54,23 @@ impl Store {
         activity: &ActivityId,
         rows: &[&Tombstone],
     ) -> Result<(), StoreError> {
+        let mut tx = self.begin().await?;
+        match tx.insert_tombstones(activity, rows).await {
+            Ok(()) => tx.commit().await,
+            Err(error) => {
+                tx.rollback().await;
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Tx {
+    async fn insert_tombstones(
+        &mut self,
+        activity: &ActivityId,
+        rows: &[&Tombstone],
+    ) -> Result<(), StoreError> {
         let tuples = Dialect::tuples(
             rows.len(),
             &["?", "?", "?", "NULL", "?", "?", "{now}", "{now}"],
@@ -68,14 +89,38 @@ impl Store {
                 .bind(OrderState::Abandoned.as_str())
                 .bind(row.fingerprint.as_str().to_string());
         }
-        let mut tx = self.begin().await?;
-        match tx.execute(insert).await {
-            Ok(_) => tx.commit().await,
-            Err(error) => {
-                tx.rollback().await;
-                Err(error)
-            }
+        self.execute(insert).await?;
+        // Which of them are: no database says which rows it kept.
+        let sql = self.dialect.sql(&format!(
+            "SELECT id FROM orders WHERE state = ? AND id IN ({})",
+            Dialect::placeholders(rows.len())
+        ));
+        let mut select = query(&sql).bind(OrderState::Abandoned.as_str());
+        for row in rows {
+            select = select.bind(row.rid.to_string());
         }
+        let abandoned = answered(select.fetch_all(&mut *self.inner)).await?;
+        let abandoned: Vec<Rid> = abandoned
+            .iter()
+            .map(|row| text(row, "id"))
+            .collect::<Result<_, _>>()?;
+        let is_abandoned = |row: &&&Tombstone| abandoned.contains(&row.rid);
+        let events: Vec<Event<'_>> = rows
+            .iter()
+            .filter(is_abandoned)
+            .map(|row| Event {
+                rid: row.rid,
+                user: &row.user,
+                lines: &[],
+                kind: EventKind::Abandoned,
+                reason: None,
+            })
+            .collect();
+        if events.is_empty() {
+            return Ok(());
+        }
+        // Who gives up a reservation for the second time announces nothing new.
+        self.insert_new_events(activity, &events).await
     }
 }
 

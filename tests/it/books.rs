@@ -88,7 +88,7 @@ impl Books {
                 OrderState::Paid => &["order.created", "order.paid"],
                 OrderState::Closed => &["order.created", "order.closed"],
                 OrderState::Rejected => &["order.rejected"],
-                OrderState::Abandoned => &[],
+                OrderState::Abandoned => &["order.abandoned"],
             };
             if announced != expected {
                 breaches.push(format!("{order:?} is announced by {announced:?}"));

@@ -335,6 +335,7 @@ async fn what_happens_to_orders_is_what_the_table_allows() {
                 sale.id
             ))
             .await;
+        let mut given_up = Vec::new();
         for (n, state) in ORDER_STATES.into_iter().enumerate() {
             for (m, event) in ORDER_EVENTS.into_iter().enumerate() {
                 let order = bench.order_in(&sale, 10 * n + m, state).await;
@@ -345,10 +346,23 @@ async fn what_happens_to_orders_is_what_the_table_allows() {
                 let there = bench.flow.app.store.order(order.rid).await.expect("read");
                 let wanted = next.ok().or(state);
                 assert_eq!(there.as_ref().map(|o| o.state), wanted, "{what}");
+                if (event, wanted) == (OrderEvent::Abandon, Some(OrderState::Abandoned)) {
+                    bench.happens(&sale, &order, event).await;
+                    given_up.push(order.rid);
+                }
                 if let (OrderEvent::Close(why), true) = (event, happened) {
                     assert_eq!(there.and_then(|o| o.close_reason), Some(why), "{what}");
                 }
             }
+        }
+        // Each that was given up is announced once, however often it was.
+        let store = &bench.flow.app.store;
+        let end = store.final_state(&sale.id).await.expect("read");
+        for order in &end.orders {
+            let of_it = end.outbox.iter().filter(|event| event.rid == order.rid);
+            let announced = of_it.filter(|event| event.kind == "order.abandoned");
+            let wanted = usize::from(given_up.contains(&order.rid));
+            assert_eq!(announced.count(), wanted, "{kind}: {order:?}");
         }
     }
 }

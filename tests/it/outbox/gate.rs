@@ -7,16 +7,17 @@ use flashlock::config::Config;
 use flashlock::deduct::{self, Closed, Contention, Ending};
 use flashlock::flow::{Answer, Flow};
 use flashlock::gate::Gate;
-use flashlock::order::CloseReason;
+use flashlock::order::{CloseReason, Fingerprint, NewOrder};
 use flashlock::sale::{ActivityId, Booking, GuardMode, OrderId, Purchase, StrategyName};
+use flashlock::store::Tombstone;
 use tokio_util::sync::CancellationToken;
 
 use super::{number, raw, run, until};
 use crate::embedded::{activity, purchase};
-use crate::world::world;
+use crate::world::{DATABASES, world};
 
 /// A flow on the lab's Redis, and its open sale by `redis-lua`.
-async fn lua_flow(database: &str, booking: Booking) -> (Arc<Flow>, ActivityId) {
+pub(super) async fn lua_flow(database: &str, booking: Booking) -> (Arc<Flow>, ActivityId) {
     let config = Config {
         database_url: world().database(database).await,
         redis_url: world().lab.redis_url(),
@@ -141,4 +142,47 @@ async fn the_gate_is_told_through_the_stream_what_a_dead_process_left_out() {
     }
     assert_eq!(counts().await, (4, 0, 1));
     assert_eq!(number(&raw, taken).await, 3);
+}
+
+/// The sweeper died after its row and before it told the gate.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_dead_sweeper_gave_up_is_given_back_by_its_event() {
+    for database in DATABASES {
+        let (flow, sale) = lua_flow(database, Booking::Sync).await;
+        let gate = Gate::new(&world().lab.redis_url().expect("redis runs")).expect("a gate");
+        let store = &flow.app.store;
+        let bought = purchase(&sale, "alice");
+        let hold = NewOrder {
+            rid: bought.rid(),
+            user: bought.user.clone(),
+            fingerprint: Fingerprint::of(&bought),
+            lines: bought.lines().to_vec(),
+            admitted_at_ms: 1,
+        };
+        let stone = Tombstone {
+            rid: hold.rid,
+            user: hold.user.clone(),
+            fingerprint: hold.fingerprint.clone(),
+        };
+        let activity = store.activity(&sale).await.expect("read").expect("there");
+        let held = gate.reserve(&activity, &[hold]).await;
+        assert!(held[0].is_ok(), "{held:?}");
+        for _ in 0..2 {
+            let given_up = store.insert_tombstones(&sale, std::slice::from_ref(&stone));
+            given_up.await.expect("written");
+        }
+        let stop = CancellationToken::new();
+        let relay = tokio::spawn(Arc::clone(&flow).relay(stop.clone()));
+        until("it is given back", || async {
+            let audit = gate.audit(&sale).await.expect("audited").expect("warmed");
+            let phone = &audit.ledgers[0];
+            ((phone.available, phone.held, phone.sold) == (5, 0, 0)).then_some(())
+        })
+        .await;
+        stop.cancel();
+        relay.await.expect("it ends");
+        let raw = raw(&flow).await;
+        let events = "SELECT COUNT(*) FROM outbox WHERE kind = 'order.abandoned'";
+        assert_eq!(number(&raw, events).await, 1, "{database}");
+    }
 }
