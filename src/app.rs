@@ -87,6 +87,18 @@ impl App {
         })
     }
 
+    /// The strategies here that are told from the outbox what became of their orders, by name.
+    pub fn mirrored(&self) -> Vec<StrategyName> {
+        let is_told = |name: &&StrategyName| match self.strategy(name) {
+            Opened::Here(strategy) => strategy.has_mirror(),
+            Opened::Missing(_) => false,
+        };
+        let mut names: Vec<StrategyName> =
+            self.strategies.keys().filter(is_told).cloned().collect();
+        names.sort_by(|a, b| a.as_str().cmp(b.as_str()));
+        names
+    }
+
     /// What whoever starts the service should know: who may reach it, and what is missing.
     pub fn notices(&self) -> Vec<String> {
         let mut notices = vec![format!("database: {}", self.store.dialect().as_str())];

@@ -9,6 +9,7 @@ mod redis_streams;
 
 use std::fmt;
 use std::panic::AssertUnwindSafe;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::FutureExt;
@@ -29,9 +30,23 @@ pub trait Broker: Send + Sync + fmt::Debug {
     /// A dropped call may have been carried out: publish again.
     async fn publish(&self, events: &[Event]) -> Vec<Result<(), Failure>>;
 
+    /// Whether events wait with it between publication and delivery, and may be lost there.
+    fn keeps_events(&self) -> bool;
+
+    /// What waits for `consumer`: published, and neither carried out nor given back.
+    async fn waiting(&self, consumer: &str) -> Result<Waiting, Failure>;
+
     /// Delivers until `stop`. Reconnects by itself; what a process that ended had taken is
     /// delivered again.
     async fn deliver(&self, stop: CancellationToken);
+}
+
+/// What waits with a broker for one consumer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Waiting {
+    Nothing,
+    /// Some events do, the oldest for this long by the broker's clock.
+    Since(Duration),
 }
 
 /// What is done about an event.

@@ -2,6 +2,7 @@
 
 mod activity;
 mod compensation;
+mod delivery;
 mod dialect;
 mod error;
 mod event;

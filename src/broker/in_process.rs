@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio_util::sync::CancellationToken;
 
-use super::{Broker, Consumer, Failure, carry_out};
+use super::{Broker, Consumer, Failure, Waiting, carry_out};
 use crate::store::Event;
 
 /// Needs no server. The outbox row is settled once every consumer is done with the event, so a
@@ -35,6 +35,14 @@ impl Broker for InProcess {
             }
         }
         outcomes
+    }
+
+    fn keeps_events(&self) -> bool {
+        false
+    }
+
+    async fn waiting(&self, _consumer: &str) -> Result<Waiting, Failure> {
+        Ok(Waiting::Nothing)
     }
 
     async fn deliver(&self, stop: CancellationToken) {

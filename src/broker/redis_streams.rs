@@ -2,7 +2,9 @@
 //!
 //! XADD, XREADGROUP, XACK after the effect, XAUTOCLAIM of what a process that ended had taken
 //! (<https://redis.io/docs/latest/develop/data-types/streams/>). What the stream loses with its
-//! Redis is not delivered again by it; a gate that lost its history is rebuilt from the database.
+//! Redis is not delivered again by it: the relay finds that it has had no effect, and publishes it again.
+
+mod waiting;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,7 +22,7 @@ use redis::{AsyncCommands, Client, RedisError, RedisResult};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::{Broker, Consumer, Failure, carry_out};
+use super::{Broker, Consumer, Failure, Waiting, carry_out};
 use crate::clock::{self, Instant};
 use crate::store::Event;
 
@@ -154,6 +156,15 @@ impl Broker for RedisStreams {
             // Some of them may be there: consumers know a repeat by its id.
             Err(e) => all(away(&e)),
         }
+    }
+
+    fn keeps_events(&self) -> bool {
+        true
+    }
+
+    async fn waiting(&self, consumer: &str) -> Result<Waiting, Failure> {
+        let waiting = waiting::waiting(&self.publisher, &self.stream, consumer).await;
+        waiting.map_err(|e| away(&e))
     }
 
     async fn deliver(&self, stop: CancellationToken) {

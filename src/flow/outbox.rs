@@ -1,5 +1,7 @@
 //! Delivering the outbox: the relay, and what an operator may ask of its dead letters.
 
+mod lost;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +17,8 @@ use crate::store::{
     Before, ClaimedEvent, DeadEvent, Event, NextTry, Replayed, StoreError, Undelivered,
 };
 
+pub use lost::LOST_AFTER;
+
 /// How long a claim may take to publish its rows: several times the longest publication.
 pub const LEASE: Duration = Duration::from_secs(8);
 /// Longest publication of one batch; what has not come by then is tried again.
@@ -25,7 +29,7 @@ const BATCH_MAX: i64 = 100;
 const PAUSE: Duration = Duration::from_millis(250);
 /// Before the next look when the database is away.
 const PAUSE_AWAY: Duration = Duration::from_secs(1);
-/// How often the rows are counted for `/metrics`.
+/// How often the rows are counted for `/metrics`, and lost events are looked for.
 const COUNT_EVERY: Duration = Duration::from_secs(5);
 /// Deliveries of an event that is refused, before it is a dead letter: some five minutes.
 pub const ATTEMPTS_MAX: i64 = 10;
@@ -100,6 +104,9 @@ impl Flow {
             if counted_at.is_none_or(|at| at.elapsed() >= COUNT_EVERY) {
                 counted_at = Some(clock::now());
                 self.count_outbox().await;
+                if let Err(error) = self.return_lost(broker, LOST_AFTER).await {
+                    tracing::warn!(%error, "cannot look for lost events; trying again");
+                }
             }
             // Not dropped at a stop: what is published is settled, so that it is not sent again.
             let pause = match self.relay_once(broker).await {

@@ -2,6 +2,7 @@
 
 mod crash;
 mod gate;
+mod lost;
 mod poison;
 mod proxy;
 mod shared;
@@ -12,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use flashlock::broker::{Broker, Consumer, Failure, InProcess};
+use flashlock::broker::{Broker, Consumer, Failure, InProcess, Waiting};
 use flashlock::clock;
 use flashlock::flow::Flow;
 use flashlock::flow::outbox::{ATTEMPTS_MAX, LEASE};
@@ -289,6 +290,14 @@ struct Away;
 impl Broker for Away {
     async fn publish(&self, events: &[Event]) -> Vec<Result<(), Failure>> {
         vec![Err(Failure::Away("not there".to_string())); events.len()]
+    }
+
+    fn keeps_events(&self) -> bool {
+        true
+    }
+
+    async fn waiting(&self, _consumer: &str) -> Result<Waiting, Failure> {
+        Err(Failure::Away("not there".to_string()))
     }
 
     async fn deliver(&self, stop: CancellationToken) {

@@ -57,6 +57,13 @@ const UNENDED: [(&str, &str); 4] = [
     ),
 ];
 
+/// The end of D5: takes as long as the relay leaves a published event to the broker.
+const UNDELIVERED: (&str, &str) = (
+    "events have not had their effect",
+    "SELECT COUNT(*) FROM outbox o WHERE o.activity_id = $1 AND NOT EXISTS \
+     (SELECT 1 FROM inbox i WHERE i.event_id = o.event_id AND i.consumer = 'gate-mirror')",
+);
+
 /// D4, as what must not be there.
 const MONEY: [(&str, &str); 4] = [
     (
@@ -191,6 +198,11 @@ impl Ground {
     /// What is still under way, though the buyers have gone.
     pub(crate) async fn unended(&self) -> Vec<String> {
         self.counted(&UNENDED).await
+    }
+
+    /// Events that were published and have had no effect, or not yet.
+    pub(super) async fn undelivered(&self) -> Vec<String> {
+        self.counted(&[UNDELIVERED]).await
     }
 
     async fn counted(&self, what: &[(&str, &'static str)]) -> Vec<String> {

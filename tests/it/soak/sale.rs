@@ -67,6 +67,7 @@ impl Sale {
     pub(super) async fn unrested(&self) -> Vec<String> {
         let mut broken = self.ground.unended().await;
         broken.extend(self.ground.broken_at_rest().await);
+        broken.extend(self.ground.undelivered().await);
         broken
     }
 

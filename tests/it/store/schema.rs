@@ -10,7 +10,8 @@ use crate::world::{DATABASES, world};
 const TYPES: [&str; 4] = ["varchar", "character varying", "text", "bigint"];
 
 /// Rows for the tables that nothing fills in these tests.
-const ROWS: [&str; 5] = [
+const ROWS: [&str; 6] = [
+    "INSERT INTO delivery (consumer, checked_until, next_at) VALUES ('c', 1, 1)",
     "INSERT INTO inbox (consumer, event_id, created_at) VALUES ('c', 'e', 1)",
     "INSERT INTO compensation (rid, kind, activity_id, state, next_at, created_at) VALUES ('r', 'k', 'a', 'OPEN', 1, 1)",
     "INSERT INTO recon_run (id, activity_id, verdict, started_at) VALUES ('r', 'a', 'OK', 1)",
