@@ -5,18 +5,20 @@
 -- KEYS[2]  fence: the last fencing token; outlives the lock
 -- ARGV[1]  owner: random, one per acquisition
 -- ARGV[2]  ttl_ms: length of the lease in milliseconds
--- Returns: {1, token} when granted; {0, left_ms} when held by another, for at most that long
+-- Returns: token, a number, when granted; {left_ms} when held by another, for at most that long
 local lock, fence = KEYS[1], KEYS[2]
 local owner, ttl_ms = ARGV[1], ARGV[2]
 
-local holder = redis.call('GET', lock)
+local holder = redis.call('SET', lock, owner, 'NX', 'GET', 'PX', ttl_ms)
 if holder == owner then
-  return {1, tonumber(redis.call('GET', fence))}
+  return tonumber(redis.call('GET', fence))
 end
 if holder then
-  return {0, redis.call('PTTL', lock)}
+  return {redis.call('PTTL', lock)}
 end
--- The counter first: if it cannot count, the lock is not taken.
-local token = redis.call('INCR', fence)
-redis.call('SET', lock, owner, 'NX', 'PX', ttl_ms)
-return {1, token}
+local token = redis.pcall('INCR', fence)
+if type(token) ~= 'number' then
+  -- It cannot count, so the lock is not taken.
+  redis.call('DEL', lock)
+end
+return token

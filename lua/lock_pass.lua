@@ -5,7 +5,7 @@
 -- ARGV[1]  owner: who asks
 -- ARGV[2]  heir: the owner of the next grant
 -- ARGV[3]  ttl_ms: length of the next lease in milliseconds
--- ARGV[4]  channel: where those listen who wait for a release
+-- ARGV[4]  channel: where those listen who wait for a release; '' when it does not matter who does
 -- Returns: {freed, token, listening}: 1 when the lock was the owner's, else 0; the next token, or 0
 --          when the lock is another's; how many listen
 local lock, fence = KEYS[1], KEYS[2]
@@ -15,7 +15,10 @@ local holder = redis.call('GET', lock)
 if holder and holder ~= owner then
   return {0, 0, 0}
 end
-local listening = redis.call('PUBSUB', 'NUMSUB', channel)[2]
+local listening = 0
+if channel ~= '' then
+  listening = redis.call('PUBSUB', 'NUMSUB', channel)[2]
+end
 -- The counter first: if it cannot count, nothing has changed.
 local token = redis.call('INCR', fence)
 redis.call('SET', lock, heir, 'PX', ttl_ms)

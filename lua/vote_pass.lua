@@ -5,16 +5,22 @@
 -- ARGV[1]  owner: who asks
 -- ARGV[2]  heir: the owner of the next grant
 -- ARGV[3]  ttl_ms: length of the next lease in milliseconds
--- ARGV[4]  process: who asks on behalf of both
--- Returns: {freed, taken, others}: 1 or 0 each: it was the owner's, it is the heir's, another process
+-- ARGV[4]  process: who asks on behalf of both; '' when it does not matter whether another waits
+-- Returns: the sum of 1 when the lock was the owner's, 2 when it is the heir's, 4 when another process
 --          waits
 local lock, waiting = KEYS[1], KEYS[2]
 local owner, heir, ttl_ms, process = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 local holder = redis.call('GET', lock)
 if holder and holder ~= owner and holder ~= heir then
-  return {0, 0, 0}
+  return 0
 end
 redis.call('SET', lock, heir, 'PX', ttl_ms)
-local last = redis.call('GET', waiting)
-return {holder == owner and 1 or 0, 1, last and last ~= process and 1 or 0}
+local vote = holder == owner and 3 or 2
+if process ~= '' then
+  local last = redis.call('GET', waiting)
+  if last and last ~= process then
+    vote = vote + 4
+  end
+end
+return vote

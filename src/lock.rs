@@ -212,6 +212,12 @@ pub struct Guarantees {
     pub note: &'static str,
 }
 
+/// The name of one acquisition, told from all others: 128 random bits of the thread's generator, which
+/// the system has seeded.
+pub(crate) fn random_owner() -> String {
+    format!("{:032x}", rand::random::<u128>())
+}
+
 // === impl Terms ===
 
 impl Default for Terms {

@@ -3,8 +3,8 @@
 //! # Passing on
 //! When others of this process wait, a release asks for the next of them in the same call, under a
 //! claim of its own: one round trip per critical section, and no lease is ever shared. Other
-//! processes must not starve meanwhile: once they wait, a process passes a lock on for at most 10 ms
-//! after it won it. Then it releases for all to see, and lets 2 ms pass before it contends again.
+//! processes must not starve meanwhile: every 10 ms it is looked whether any wait. If so, the next
+//! holder releases for all to see, and its process lets 2 ms pass before it contends again.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::clock::{self, Instant};
 use crate::keys::LockKey;
 use crate::lock::claim::{self, Pending};
 use crate::lock::lease::Event;
-use crate::lock::leased::{Asked, Grant, LeaseServer, Others};
+use crate::lock::leased::{Asked, Grant, LeaseServer, Look, Others};
 use crate::lock::wait::{Heir, Turn};
 use crate::lock::watchdog::{Attend, Renewal, Tenure};
 use crate::lock::{Fence, Guard, Released};
@@ -70,9 +70,23 @@ impl Run {
 
     /// Whether it is another process's turn.
     fn is_over(&self) -> bool {
-        match self.others {
-            Others::None => false,
-            Others::Waiting => clock::now() >= self.begun_at + RUN_MAX,
+        self.others == Others::Waiting
+    }
+
+    /// Only the end of a run depends on others.
+    fn look(&self) -> Look {
+        match clock::now() < self.begun_at + RUN_MAX {
+            true => Look::Ahead,
+            false => Look::Around,
+        }
+    }
+
+    /// The run that goes on with the next in line.
+    fn next(self, look: Look, others: Others) -> Self {
+        match (look, others) {
+            (Look::Ahead, _) => self,
+            (Look::Around, Others::Waiting) => Self { others, ..self },
+            (Look::Around, Others::None) => Self::begun_now(),
         }
     }
 }
@@ -149,8 +163,9 @@ impl<S: LeaseServer> Guard for LeasedGuard<S> {
 /// Releases `mine` and gives what the server grants instead to the heir.
 async fn pass<S: LeaseServer>(mine: &Attendant<S>, heir: Heir<Handed<S>>, run: Run) -> Released {
     let mut pending = Pending::new(&mine.server, &mine.key, heir.ttl());
-    let asked_at = clock::now();
-    let passed = mine.server.pass(&mine.claim, pending.called()).await;
+    let (asked_at, look) = (clock::now(), run.look());
+    let call = mine.server.pass(&mine.claim, pending.called(), look);
+    let passed = call.await;
     let Some(asked) = passed.next else {
         pending.told(&Asked::Held { left: None });
         return passed.released;
@@ -164,11 +179,10 @@ async fn pass<S: LeaseServer>(mine: &Attendant<S>, heir: Heir<Handed<S>>, run: R
             return passed.released;
         }
     };
-    let others = passed.others;
     heir.give(Handed {
         pending,
         grant,
-        run: Run { others, ..run },
+        run: run.next(look, passed.others),
     });
     passed.released
 }

@@ -75,8 +75,9 @@ pub trait LeaseServer: Debug + Clone + Send + Sync + 'static {
         &self,
         from: &Self::Claim,
         to: &mut Self::Claim,
+        look: Look,
     ) -> impl Future<Output = Passed> + Send {
-        let _ = to;
+        let _ = (to, look);
         async {
             Passed {
                 released: self.release(from).await,
@@ -150,7 +151,16 @@ pub struct Passed {
     pub others: Others,
 }
 
-/// Whether other processes wait for the lock, as far as the server knows.
+/// Whether it is looked who else waits while a lock is passed on: a part of the call's cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Look {
+    /// For other processes that wait.
+    Around,
+    /// For nobody: it is this process's turn for a while yet.
+    Ahead,
+}
+
+/// Whether other processes wait for the lock, as far as the server knows and was asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Others {
     None,

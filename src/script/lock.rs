@@ -6,7 +6,7 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use redis::{Script, ScriptInvocation};
+use redis::{FromRedisValue, ParsingError, Script, ScriptInvocation, Value};
 
 use crate::keys::LockKey;
 use crate::script::node::{CallError, Listener, Node};
@@ -45,7 +45,7 @@ pub struct PassedOn {
     pub freed: Owned,
     /// The next owner's fencing token; `None` when the lock is another's.
     pub fence: Option<i64>,
-    /// How many connections wait for a release.
+    /// How many connections wait for a release, if they were counted.
     pub listening: i64,
 }
 
@@ -57,7 +57,7 @@ pub async fn acquire(
     ttl: Duration,
 ) -> Result<Taken, CallError> {
     let call = acquire_call(key, owner, ttl);
-    node.invoke(&call).await.map(taken)
+    node.invoke(&call).await
 }
 
 /// As `acquire`; `listener` hears of every release after it.
@@ -69,7 +69,7 @@ pub async fn acquire_listening(
     ttl: Duration,
 ) -> Result<Taken, CallError> {
     let call = acquire_call(key, owner, ttl);
-    node.invoke_listening(listener, &call).await.map(taken)
+    node.invoke_listening(listener, &call).await
 }
 
 fn acquire_call(key: &LockKey, owner: &[u8], ttl: Duration) -> ScriptInvocation<'static> {
@@ -81,22 +81,25 @@ fn acquire_call(key: &LockKey, owner: &[u8], ttl: Duration) -> ScriptInvocation<
     call
 }
 
-fn taken((granted, number): (i64, i64)) -> Taken {
-    if granted == 1 {
-        Taken::Granted { fence: number }
-    } else {
-        let left = u64::try_from(number).ok().map(Duration::from_millis);
-        Taken::Held { left }
+impl FromRedisValue for Taken {
+    fn from_redis_value(answer: Value) -> Result<Self, ParsingError> {
+        if let Value::Int(fence) = answer {
+            return Ok(Self::Granted { fence });
+        }
+        let (left_ms,) = <(i64,)>::from_redis_value(answer)?;
+        let left = u64::try_from(left_ms).ok().map(Duration::from_millis);
+        Ok(Self::Held { left })
     }
 }
 
-/// Frees the owner's lock and takes it for `heir`, for `ttl`.
+/// Frees the owner's lock and takes it for `heir`, for `ttl`. Counts those who listen to `channel`.
 pub async fn pass(
     node: &Node,
     key: &LockKey,
     owner: &[u8],
     heir: &[u8],
     ttl: Duration,
+    channel: Option<&str>,
 ) -> Result<PassedOn, CallError> {
     let mut call = PASS.prepare_invoke();
     call.key(key.redis())
@@ -104,7 +107,7 @@ pub async fn pass(
         .arg(owner)
         .arg(heir)
         .arg(ms(ttl))
-        .arg(key.redis_channel());
+        .arg(channel.unwrap_or_default());
     let (freed, token, listening): (i64, i64, i64) = node.invoke(&call).await?;
     Ok(PassedOn {
         freed: owned(freed),

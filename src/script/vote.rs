@@ -4,7 +4,7 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use redis::Script;
+use redis::{Script, ScriptInvocation};
 
 use crate::keys::LockKey;
 use crate::script::lock::{Owned, ms, owned};
@@ -14,14 +14,13 @@ static VOTE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../..
 static PASS: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("../../lua/vote_pass.lua")));
 
-/// Who asks a node.
-#[derive(Debug, Clone, Copy)]
-pub struct Asker<'a> {
-    /// The owner of one grant.
-    pub owner: &'a str,
-    /// The process on whose behalf; it is told apart from others that wait.
-    pub process: &'a str,
-}
+/// One call, the same for every node.
+#[derive(Debug)]
+pub struct Take(ScriptInvocation<'static>);
+
+/// One call, the same for every node.
+#[derive(Debug)]
+pub struct Pass(ScriptInvocation<'static>);
 
 /// What `vote_pass.lua` answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,47 +29,60 @@ pub struct PassVote {
     pub freed: Owned,
     /// Whether it is the heir's now.
     pub taken: Owned,
-    /// Whether another process found it held lately.
-    pub others_wait: i64,
+    /// Whether another process found it held lately, if that was asked for.
+    pub others_wait: bool,
 }
 
-/// Takes the lock on this node for `ttl`; else leaves a mark for `mark` that somebody waits.
-pub async fn take(
-    node: &Node,
-    key: &LockKey,
-    asker: Asker<'_>,
-    ttl: Duration,
-    mark: Duration,
-) -> Result<Owned, CallError> {
-    let mut call = VOTE.prepare_invoke();
-    call.key(key.redis())
-        .key(key.redis_waiting())
-        .arg(asker.owner)
-        .arg(ms(ttl))
-        .arg(asker.process)
-        .arg(ms(mark));
-    node.invoke(&call).await.map(owned)
+// === impl Take ===
+
+impl Take {
+    /// Takes the lock for `ttl`; where it is another's, it leaves a mark of `process` for `mark`: that it
+    /// waits.
+    pub fn new(key: &LockKey, owner: &str, ttl: Duration, process: &str, mark: Duration) -> Self {
+        let mut call = VOTE.prepare_invoke();
+        call.key(key.redis())
+            .key(key.redis_waiting())
+            .arg(owner)
+            .arg(ms(ttl))
+            .arg(process)
+            .arg(ms(mark));
+        Self(call)
+    }
+
+    pub async fn ask(&self, node: &Node) -> Result<Owned, CallError> {
+        node.invoke(&self.0).await.map(owned)
+    }
 }
 
-/// Frees the owner's lock on this node and takes it for `heir`, for `ttl`.
-pub async fn pass(
-    node: &Node,
-    key: &LockKey,
-    asker: Asker<'_>,
-    heir: &str,
-    ttl: Duration,
-) -> Result<PassVote, CallError> {
-    let mut call = PASS.prepare_invoke();
-    call.key(key.redis())
-        .key(key.redis_waiting())
-        .arg(asker.owner)
-        .arg(heir)
-        .arg(ms(ttl))
-        .arg(asker.process);
-    let (freed, taken, others_wait): (i64, i64, i64) = node.invoke(&call).await?;
-    Ok(PassVote {
-        freed: owned(freed),
-        taken: owned(taken),
-        others_wait,
-    })
+// === impl Pass ===
+
+impl Pass {
+    /// Frees the owner's lock and takes it for `heir`, for `ttl`. Asks whether others than `process`
+    /// wait, where one is given.
+    pub fn new(
+        key: &LockKey,
+        owner: &str,
+        heir: &str,
+        ttl: Duration,
+        process: Option<&str>,
+    ) -> Self {
+        let mut call = PASS.prepare_invoke();
+        call.key(key.redis())
+            .key(key.redis_waiting())
+            .arg(owner)
+            .arg(heir)
+            .arg(ms(ttl))
+            .arg(process.unwrap_or_default());
+        Self(call)
+    }
+
+    pub async fn ask(&self, node: &Node) -> Result<PassVote, CallError> {
+        let sum: i64 = node.invoke(&self.0).await?;
+        let is_set = |bit: i64| sum & bit != 0;
+        Ok(PassVote {
+            freed: owned(i64::from(is_set(1))),
+            taken: owned(i64::from(is_set(2))),
+            others_wait: is_set(4),
+        })
+    }
 }

@@ -9,7 +9,6 @@
 use std::time::Duration;
 
 use rand::RngExt;
-use uuid::Uuid;
 
 use super::{Entry, Kind, Missing, Servers};
 use crate::deduct::Deduct;
@@ -17,7 +16,7 @@ use crate::keys::LockKey;
 use crate::lock::guard::LeasedGuard;
 use crate::lock::leased::{Asked, LeaseServer, LeasedLock, Source};
 use crate::lock::watchdog::Renewal;
-use crate::lock::{AcquireError, Fence, Guarantees, Lock, Released, Terms};
+use crate::lock::{self, AcquireError, Fence, Guarantees, Lock, Released, Terms};
 use crate::store::{LockRows, RowGrant, StoreError};
 
 /// Exclusion by the lock rows of a database. Clones share the connections and the queue.
@@ -103,7 +102,7 @@ impl LeaseServer for LockRows {
     fn claim(&self, key: &LockKey, ttl: Duration) -> Claim {
         Claim {
             row: key.row(),
-            owner: Uuid::new_v4().simple().to_string(),
+            owner: lock::random_owner(),
             ttl,
         }
     }

@@ -8,15 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rand::RngExt;
-use uuid::Uuid;
 
 use super::{Entry, Kind, Missing, Need, Servers};
 use crate::deduct::Deduct;
 use crate::keys::LockKey;
 use crate::lock::guard::LeasedGuard;
-use crate::lock::leased::{Asked, LeaseServer, LeasedLock, Others, Passed, Source};
+use crate::lock::leased::{Asked, LeaseServer, LeasedLock, Look, Others, Passed, Source};
 use crate::lock::watchdog::Renewal;
-use crate::lock::{AcquireError, Fence, Guarantees, Lock, Released, Terms};
+use crate::lock::{self, AcquireError, Fence, Guarantees, Lock, Released, Terms};
 use crate::script::lock::{self as script, Owned, Taken};
 use crate::script::node::{CallError, Hearing, Listener, Node, RESPONSE_TIMEOUT};
 
@@ -123,7 +122,7 @@ impl LeaseServer for OneRedis {
     fn claim(&self, key: &LockKey, ttl: Duration) -> Claim {
         Claim {
             key: key.clone(),
-            owner: Uuid::new_v4().simple().to_string(),
+            owner: lock::random_owner(),
             ttl,
             listener: None,
         }
@@ -185,9 +184,13 @@ impl LeaseServer for OneRedis {
         released(script::release(&self.0, &claim.key, claim.owner.as_bytes()).await)
     }
 
-    async fn pass(&self, from: &Claim, to: &mut Claim) -> Passed {
+    async fn pass(&self, from: &Claim, to: &mut Claim, look: Look) -> Passed {
         let (mine, heir) = (from.owner.as_bytes(), to.owner.as_bytes());
-        match script::pass(&self.0, &from.key, mine, heir, to.ttl).await {
+        let channel = match look {
+            Look::Around => Some(from.key.redis_channel()),
+            Look::Ahead => None,
+        };
+        match script::pass(&self.0, &from.key, mine, heir, to.ttl, channel.as_deref()).await {
             Ok(passed) => Passed {
                 released: released(Ok(passed.freed)),
                 next: Some(match passed.fence {

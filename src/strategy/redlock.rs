@@ -25,17 +25,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rand::RngExt;
-use uuid::Uuid;
 
 use super::{Entry, Kind, Missing, Need, Servers};
 use crate::deduct::Deduct;
 use crate::keys::LockKey;
 use crate::lock::guard::LeasedGuard;
-use crate::lock::leased::{Asked, LeaseServer, LeasedLock, Others, Passed, Source};
+use crate::lock::leased::{Asked, LeaseServer, LeasedLock, Look, Others, Passed, Source};
 use crate::lock::watchdog::Renewal;
-use crate::lock::{AcquireError, Fence, Guarantees, Lock, Released, Terms};
+use crate::lock::{self, AcquireError, Fence, Guarantees, Lock, Released, Terms};
 use crate::script::lock::{self as script, Owned};
-use crate::script::vote::{self, Asker};
+use crate::script::vote::{Pass, Take};
 use crate::strategy::redlock::member::{Member, NodeError};
 use crate::strategy::redlock::nodes::Nodes;
 pub use crate::strategy::redlock::nodes::UnsafeNodes;
@@ -160,14 +159,11 @@ impl LeaseServer for Majority {
             return Asked::Unreached(Box::new(e));
         }
         let (members, _spared) = self.nodes.to_ask();
+        let call = Take::new(&claim.key, &claim.owner, claim.ttl, &self.process, MARK);
+        let call = Arc::new(call);
         let mut round = Round::of(members, |member| {
-            let (claim, process) = (claim.clone(), self.process.clone());
-            async move {
-                let (owner, process) = (&*claim.owner, &*process);
-                let asker = Asker { owner, process };
-                let call = vote::take(member.node(), &claim.key, asker, claim.ttl, MARK);
-                member.answer(call).await
-            }
+            let call = call.clone();
+            async move { member.answer(call.ask(member.node())).await }
         });
         let mut votes = Votes::default();
         let mut failed = None;
@@ -227,16 +223,20 @@ impl LeaseServer for Majority {
         released(verdict)
     }
 
-    async fn pass(&self, from: &Claim, to: &mut Claim) -> Passed {
+    async fn pass(&self, from: &Claim, to: &mut Claim, look: Look) -> Passed {
         let (members, spared) = self.nodes.to_ask();
         owe(&spared, from);
+        let process = match look {
+            Look::Around => Some(&*self.process),
+            Look::Ahead => None,
+        };
+        let call = Pass::new(&from.key, &from.owner, &to.owner, to.ttl, process);
+        let shared = Arc::new((call, from.clone()));
         let mut round = Round::of(members, |member| {
-            let (from, to, process) = (from.clone(), to.clone(), self.process.clone());
+            let shared = shared.clone();
             async move {
-                let (owner, process) = (&*from.owner, &*process);
-                let asker = Asker { owner, process };
-                let call = vote::pass(member.node(), &from.key, asker, &to.owner, to.ttl);
-                let answer = member.answer(call).await;
+                let (call, from) = &*shared;
+                let answer = member.answer(call.ask(member.node())).await;
                 if answer.is_err() {
                     member.owe(&from.key, &from.owner, from.ttl);
                 }
@@ -252,7 +252,7 @@ impl LeaseServer for Majority {
                 Some(Ok(vote)) => {
                     freed.count(vote.freed);
                     taken.count(vote.taken);
-                    if vote.others_wait > 0 {
+                    if vote.others_wait {
                         others = Others::Waiting;
                     }
                 }
@@ -351,7 +351,7 @@ fn released(verdict: Verdict) -> Released {
 }
 
 fn random() -> Arc<str> {
-    Uuid::new_v4().simple().to_string().into()
+    lock::random_owner().into()
 }
 
 fn unavailable(e: impl std::error::Error + Send + Sync + 'static) -> AcquireError {

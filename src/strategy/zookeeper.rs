@@ -29,7 +29,7 @@ use crate::deduct::Deduct;
 use crate::keys::LockKey;
 use crate::lock::guard::LeasedGuard;
 use crate::lock::lease::{Event, Timing};
-use crate::lock::leased::{Asked, LeaseServer, LeasedLock, Others, Passed, Source};
+use crate::lock::leased::{Asked, LeaseServer, LeasedLock, Look, Others, Passed, Source};
 use crate::lock::watchdog::{Care, HOLD_MAX, Renewal};
 use crate::lock::{AcquireError, Fence, Guarantees, Lock, Released, Terms};
 use crate::sale::Watchdog;
@@ -213,7 +213,7 @@ impl LeaseServer for Ensemble {
         }
     }
 
-    async fn pass(&self, from: &Claim, to: &mut Claim) -> Passed {
+    async fn pass(&self, from: &Claim, to: &mut Claim, _look: Look) -> Passed {
         let moved = match &from.node {
             Some(node) => {
                 to.client = Some(node.client.clone());

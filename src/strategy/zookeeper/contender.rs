@@ -8,7 +8,7 @@ use zookeeper_client::{
     OneshotWatcher, Stat,
 };
 
-use crate::lock::Released;
+use crate::lock::{self, Released};
 
 /// What every contender's name begins with.
 const CONTENDER: &str = "lk-";
@@ -60,7 +60,7 @@ pub(super) enum Moved {
 
 impl Name {
     pub(super) fn new(directory: String) -> Self {
-        let id = uuid::Uuid::new_v4().simple();
+        let id = lock::random_owner();
         Self {
             prefix: format!("{CONTENDER}{id}-"),
             directory,
