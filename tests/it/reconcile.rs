@@ -1,6 +1,7 @@
 //! What crashes leave between the gate and the database ends, and differences are seen and mended.
 
 mod planted;
+mod sold_out;
 
 use std::sync::Arc;
 use std::time::Duration;

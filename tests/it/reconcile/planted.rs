@@ -29,7 +29,7 @@ impl Sale {
     }
 
     /// As if it had waited for days.
-    async fn grow_old(&self, order: &NewOrder) {
+    pub(super) async fn grow_old(&self, order: &NewOrder) {
         let keys = GateKeys::of(&self.id);
         self.redis("ZADD", &[&keys.pend, "1", &order.rid.to_string()])
             .await;
