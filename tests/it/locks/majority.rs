@@ -32,39 +32,81 @@ async fn until_held_nowhere(servers: &[Server], key: &LockKey) {
     .await;
 }
 
+/// How many SETs a node has carried out in scripts: its votes.
+async fn votes(server: &Server) -> usize {
+    let said = redis_command(server, &["INFO", "commandstats"]).await;
+    let text: String = redis::from_redis_value(said).expect("a text");
+    let set = text
+        .lines()
+        .find_map(|l| l.strip_prefix("cmdstat_set:calls="));
+    let calls = set.and_then(|rest| rest.split(',').next());
+    calls.map_or(0, |calls| calls.parse().expect("a number"))
+}
+
+/// Tries of a situation that a busy machine may spoil: a node's answer is out of its own time.
+const TRIES_MAX: u32 = 10;
+
+/// Case 28. A majority votes for it, and its lease is over when that is heard.
 #[tokio::test]
 async fn a_lock_that_has_expired_on_its_way_is_never_returned() {
     let servers = servers::redlock(5);
     let (relays, lock) = relayed(&servers).await;
-    for (ttl_ms, delay_ms) in [(200, 100), (120, 160), (60, 60)] {
+    for _ in 0..TRIES_MAX {
         let key = key();
         for relay in &relays {
-            relay.set(Mode::Slow(Duration::from_millis(delay_ms)));
+            relay.set(Mode::Slow(Duration::from_millis(160)));
         }
-        for _ in 0..3 {
-            let begun = clock::now();
-            let answer = lock.acquire(&key, &terms(ttl_ms, 600, Watchdog::Off)).await;
-            match answer {
-                Ok(held) => {
-                    assert!(held.is_held(), "returned when it had expired");
-                    assert!(held.valid_until() < clock::now() + Duration::from_millis(ttl_ms));
-                    assert!(delay_ms < ttl_ms, "the answers took longer than the lease");
-                    drop(held);
-                }
-                // The lock is free, so it was the nodes that took too long.
-                Err(
-                    AcquireError::Busy
-                    | AcquireError::Unknown { .. }
-                    | AcquireError::Unavailable { .. },
-                ) => {}
-            }
-            assert!(clock::now() - begun < 3 * S);
+        let mut before = Vec::new();
+        for server in &servers {
+            before.push(votes(server).await);
+        }
+        // Room for several tries, each of which is granted too late.
+        let answer = lock.acquire(&key, &terms(120, 600, Watchdog::Off)).await;
+        let Err(told) = answer else {
+            panic!("returned when it had expired");
+        };
+        let mut voted = 0;
+        for (server, before) in servers.iter().zip(before) {
+            voted += usize::from(votes(server).await > before);
         }
         for relay in &relays {
             relay.set(Mode::Open);
         }
         until_held_nowhere(&servers, &key).await;
+        // The last try was cut off, or was too late as well; nobody else had the lock.
+        match told {
+            AcquireError::Busy | AcquireError::Unknown { .. } if voted >= 3 => return,
+            AcquireError::Busy
+            | AcquireError::Unknown { .. }
+            | AcquireError::Unavailable { .. } => {}
+        }
     }
+    panic!("a majority never voted in time");
+}
+
+/// Case 28. Where it is returned, its lease counts from before the question, and not from the answer.
+#[tokio::test]
+async fn a_lock_that_was_slow_to_come_is_returned_with_what_is_left_of_its_lease() {
+    const TTL: Duration = Duration::from_millis(360);
+    const DELAY: Duration = Duration::from_millis(180);
+    let servers = servers::redlock(5);
+    let (relays, lock) = relayed(&servers).await;
+    for relay in &relays {
+        relay.set(Mode::Slow(DELAY));
+    }
+    for _ in 0..TRIES_MAX {
+        let key = key();
+        let answer = lock.acquire(&key, &terms(360, 2_000, Watchdog::Off)).await;
+        let Ok(held) = answer else { continue };
+        let returned_at = clock::now();
+        // What is returned was good then; a look at it may come late on a busy machine.
+        let left = held.valid_until() - returned_at;
+        assert!(left <= TTL - DELAY, "{left:?} are left");
+        within(S, "the loss", held.lost()).await;
+        assert!(!held.is_held());
+        return;
+    }
+    panic!("never granted");
 }
 
 #[tokio::test]

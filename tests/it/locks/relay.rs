@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use flashlock::clock::{self, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 /// Stands between the clients that connect to it and one server.
 pub(super) struct Relay {
@@ -164,22 +165,35 @@ impl Shared {
     }
 
     async fn answers(&self, mut from: OwnedReadHalf, mut to: OwnedWriteHalf, muted: &AtomicBool) {
-        let mut buffer = vec![0; 64 * 1024];
-        loop {
-            let Ok(n @ 1..) = from.read(&mut buffer).await else {
-                return;
-            };
-            let mode = self.now.borrow().mode;
-            if let Mode::Slow(by) = mode {
-                tokio::time::sleep(by).await;
+        let (push, mut late) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
+        // Each answer is late by itself: those behind it are not late twice.
+        let read = async {
+            let mut buffer = vec![0; 64 * 1024];
+            while let Ok(n @ 1..) = from.read(&mut buffer).await {
+                let by = match self.now.borrow().mode {
+                    Mode::Slow(by) => by,
+                    Mode::Open | Mode::BlackHole => Duration::ZERO,
+                };
+                if push
+                    .send((clock::now() + by, buffer[..n].to_vec()))
+                    .is_err()
+                {
+                    return;
+                }
             }
-            self.passable().await;
-            if muted.load(Ordering::SeqCst) {
-                continue;
+        };
+        let write = async {
+            while let Some((due, bytes)) = late.recv().await {
+                tokio::time::sleep_until(due).await;
+                self.passable().await;
+                if !muted.load(Ordering::SeqCst) && to.write_all(&bytes).await.is_err() {
+                    return;
+                }
             }
-            if to.write_all(&buffer[..n]).await.is_err() {
-                return;
-            }
+        };
+        tokio::select! {
+            () = read => {}
+            () = write => {}
         }
     }
 
