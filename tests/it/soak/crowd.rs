@@ -213,7 +213,10 @@ impl Crowd {
                 Ok(Ok(read)) => {
                     let may = read.status == 202 || is_final(&read) || may_come_again(&read);
                     self.check("order", &read, may);
-                    if let Some(user) = read.body["user_id"].as_str() {
+                    // What was given up is told with its user as well, and has no lines.
+                    if let Some(user) = read.body["user_id"].as_str()
+                        && read.body["status"] != "ABANDONED"
+                    {
                         let mut told = self.told.lock().expect("no panic");
                         told.insert(order.to_string(), user.to_string());
                     }

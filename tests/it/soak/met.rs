@@ -90,10 +90,6 @@ impl Soak {
                 + counted.of("flashlock_booking_swept_total"),
         );
         told(
-            "3 events lost with redis and published again",
-            counted.of("flashlock_outbox_republished_total"),
-        );
-        told(
             "5 duplicates dropped by the inbox",
             counted.of("flashlock_inbox_duplicates_total"),
         );
