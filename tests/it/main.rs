@@ -17,7 +17,6 @@ mod held;
 mod lab;
 mod lab_compose;
 mod lab_ends;
-mod lease_schedules;
 mod life;
 mod limits;
 mod locks;
