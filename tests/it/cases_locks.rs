@@ -5,11 +5,11 @@
 //! | 1 | the last unit sold twice | `conformance::*::the_last_unit_goes_to_one_of_two` |
 //! | 2 | a check under the lock read an old snapshot | `old_snapshot` |
 //! | 24 | a lock renewed for ever after its worker died | `panic` |
-//! | 25 | one failed renewal ended all of them | `locks::faults`, `locks::redlock`, `locks::db_faults` |
+//! | 25 | one failed renewal ended all of them | `locks::{faults, majority, zookeeper_faults, db_faults}` |
 //! | 26, 42 | a cancelled acquire was renewed, or left the lock held | `locks::*::keeps_the_contract`, `locks::faults`, `locks::db_faults` |
 //! | 27 | a renewal made a deleted key again | `locks::{redis_set_nx, redlock, zookeeper, db_unique_insert}` |
 //! | 28, 29 | a lock that had expired; a quorum of those that answered | `locks::majority`, `locks::redlock` |
-//! | 30 | a SET that timed out was carried out | `locks::{faults, redis_set_nx}` |
+//! | 30 | a SET that timed out was carried out | `locks::{faults, late_calls, redis_set_nx}` |
 //! | 31 | a release failed and said nothing | `locks::{faults, majority, zookeeper_faults, db_faults}` |
 //! | 32 | a lock lost on failover | `failover` |
 //! | 33, 34 | a script was forgotten; a release was not heard | `locks::{redis_set_nx, majority}`, `locks::waiting` |

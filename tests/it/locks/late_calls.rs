@@ -115,3 +115,24 @@ async fn a_first_try_that_arrives_after_the_release_of_the_second_takes_nothing(
     relay.set(Mode::Open);
     stays_free(&server, &key).await;
 }
+
+/// Nothing depends on the server's leave to end a connection: what it refuses is done without.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_who_may_not_end_connections_has_locks_all_the_same() {
+    let server = servers::redis();
+    for refused in ["-client", "-client|kill", "-client|info"] {
+        let user = format!("ACL SETUSER plain reset on >secret ~* &* +@all {refused}");
+        redis_command(&server, &user.split(' ').collect::<Vec<_>>()).await;
+        let relay = Relay::to(server.address()).await;
+        let url = format!("redis://plain:secret@{}", relay.address());
+        let lock = RedisSetNxLock::new(&url).expect("a URL");
+        let key = key();
+        for _ in 0..2 {
+            let held = lock.acquire(&key, &usual()).await.expect("free");
+            relay.cut();
+            let released = within(5 * S, "the answer", held.release()).await;
+            assert_ne!(released, Released::NotOwner, "{refused}");
+            until_free(&server, &key).await;
+        }
+    }
+}

@@ -5,7 +5,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
-use super::relay::{Mode, Relay};
+use super::relay::{Mode, Once, Relay};
 use super::*;
 
 async fn relayed(servers: &[Server]) -> (Vec<Relay>, RedlockLock) {
@@ -121,6 +121,30 @@ async fn a_release_after_the_connections_were_cut_reaches_every_node() {
     let released = within(3 * S, "the answer", held.release()).await;
     assert_ne!(released, Released::NotOwner);
     until_held_nowhere(&servers, &key).await;
+}
+
+/// Case 25.
+#[tokio::test]
+async fn one_renewal_that_fails_on_every_node_ends_nothing() {
+    let servers = servers::redlock(5);
+    let (relays, lock) = relayed(&servers).await;
+    let rival = RedlockLock::new(&servers::urls(&servers)).expect("five nodes");
+    for what in [Once::CutBefore, Once::CutAfter] {
+        let key = key();
+        let held = lock
+            .acquire(&key, &terms(3_000, 1_000, Watchdog::On))
+            .await
+            .expect("free");
+        // Nobody else asks on this side: the next call is the first renewal.
+        for relay in &relays {
+            relay.once(key.redis().as_bytes(), what);
+        }
+        busy(&rival, &key, 4_000).await;
+        assert!(relays.iter().all(Relay::has_come), "a renewal was not cut");
+        assert!(held.is_held(), "lost after {what:?}");
+        assert!(held.lost().now_or_never().is_none());
+        assert_eq!(held.release().await, Released::Released);
+    }
 }
 
 #[tokio::test]

@@ -230,3 +230,21 @@ async fn a_node_that_is_deleted_before_it_is_watched_is_lost_as_soon() {
     }
     panic!("its watch was always set before");
 }
+
+/// Case 25: what is cut off is a look at its own node, by the watch or by a renewal.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_failed_look_at_its_node_ends_nothing() {
+    let server = servers::zookeeper();
+    let (relay, lock) = relayed(&server).await;
+    let rival = ZookeeperLock::new(&server.address());
+    for what in [Once::CutBefore, Once::CutAfter] {
+        let key = key();
+        let held = at_last(&lock, &key).await;
+        relay.once(b"/lk-", what);
+        busy(&rival, &key, 5_000).await;
+        assert!(relay.has_come(), "no look was cut off");
+        assert!(held.is_held(), "lost after {what:?}");
+        assert!(held.lost().now_or_never().is_none());
+        assert_eq!(held.release().await, Released::Released);
+    }
+}
