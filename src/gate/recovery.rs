@@ -12,8 +12,8 @@ use crate::sale::{Activity, ActivityId, ActivityState};
 /// Longest a purchase waits for the look at the database that tells it how the gate stands.
 const LOOK_MAX: Duration = Duration::from_millis(500);
 /// How long an epoch that never worked here is left to the process that was elected for it: it has
-/// its scripts loaded within a few round trips. Doubles with each further epoch that did not work, so
-/// that processes on a slow network do not overtake each other for ever.
+/// its scripts loaded within a few round trips. Doubles each time that it was too long, so that
+/// processes on a slow network do not overtake each other for ever.
 const LOAD_GRACE_MIN: Duration = Duration::from_millis(250);
 /// The doublings end at four seconds.
 const LOAD_DOUBLINGS_MAX: u32 = 4;
@@ -68,8 +68,10 @@ struct Known {
     worked: Option<i64>,
     /// Since when it has not, in the epoch named.
     lost: Option<(i64, Instant)>,
-    /// Epochs since then that did not work here either.
-    lost_in_a_row: u32,
+    /// Elected processes that were overtaken since then.
+    overtaken: u32,
+    /// The epoch in which a rebuild of this process began that came to nothing.
+    failed: Option<i64>,
     rebuilding: bool,
 }
 
@@ -96,7 +98,7 @@ impl Recovery {
         let mut known = standing.known();
         known.worked = Some(activity.gate_epoch);
         known.lost = None;
-        known.lost_in_a_row = 0;
+        known.overtaken = 0;
     }
 
     /// Remembers what a rebuild came to.
@@ -141,11 +143,17 @@ impl Recovery {
             if known.rebuilding || on_its_way && !is_overdue {
                 return Next::Wait;
             }
+            known.overtaken = match on_its_way {
+                true => known.overtaken.saturating_add(1),
+                false => 0,
+            };
+            known.failed = None;
             known.rebuilding = true;
         }
         tracing::warn!(activity = %used.id, epoch = used.gate_epoch, ?seen, "the gate is lost and is being rebuilt");
         let (gate, truth) = (self.gate.clone(), Arc::clone(&self.truth));
-        let (id, standing) = (used.id.clone(), Arc::clone(&standing));
+        let (id, epoch) = (used.id.clone(), used.gate_epoch);
+        let standing = Arc::clone(&standing);
         // Spawned: the buyer who noticed may go away, the rebuild must not.
         tokio::spawn(async move {
             let ended = tokio::time::timeout(REBUILD_MAX, rebuild(&gate, &*truth, &id)).await;
@@ -161,9 +169,11 @@ impl Recovery {
                     tracing::info!(activity = %id, ended = ?other, "the gate was not opened here");
                 }
                 Ok(Err(e)) => {
+                    known.failed = Some(epoch);
                     tracing::error!(activity = %id, error = %e, "the gate could not be rebuilt");
                 }
                 Err(_elapsed) => {
+                    known.failed = Some(epoch);
                     tracing::error!(activity = %id, "the rebuild of the gate took too long");
                 }
             }
@@ -248,22 +258,25 @@ impl Known {
             Some(_) | None => {
                 let now = clock::now();
                 self.lost = Some((epoch, now));
-                self.lost_in_a_row = self.lost_in_a_row.saturating_add(1);
                 now
             }
         };
+        // Elected for the epoch behind the one it began in, if at all: nobody else is on the way.
+        if self.failed.is_some_and(|failed| epoch <= failed + 1) {
+            return true;
+        }
         match seen {
             // It worked in this epoch, so nobody is on the way to load it.
             Seen::NotThisRedis if self.worked == Some(epoch) => true,
-            Seen::NotThisRedis => since.elapsed() >= load_grace(self.lost_in_a_row),
+            Seen::NotThisRedis => since.elapsed() >= load_grace(self.overtaken),
             Seen::Recovering => since.elapsed() >= REBUILD_GRACE,
         }
     }
 }
 
-/// After so many epochs that did not work, the present one among them.
-fn load_grace(lost_in_a_row: u32) -> Duration {
-    LOAD_GRACE_MIN * 2_u32.pow(lost_in_a_row.saturating_sub(1).min(LOAD_DOUBLINGS_MAX))
+/// When so many were overtaken.
+fn load_grace(overtaken: u32) -> Duration {
+    LOAD_GRACE_MIN * 2_u32.pow(overtaken.min(LOAD_DOUBLINGS_MAX))
 }
 
 #[cfg(test)]
@@ -271,16 +284,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_epoch_is_left_to_its_elected_for_longer_when_others_did_not_work_either() {
-        assert_eq!(load_grace(1), LOAD_GRACE_MIN);
-        assert_eq!(load_grace(3), 4 * LOAD_GRACE_MIN);
+    fn an_elected_process_is_left_more_time_when_others_were_overtaken() {
+        assert_eq!(load_grace(0), LOAD_GRACE_MIN);
+        assert_eq!(load_grace(2), 4 * LOAD_GRACE_MIN);
         assert_eq!(load_grace(u32::MAX), Duration::from_secs(4));
         let mut known = Known::default();
-        for epoch in 1..=3 {
-            assert!(!known.is_overdue(epoch, Seen::NotThisRedis));
-        }
-        assert_eq!(known.lost_in_a_row, 3);
-        known.worked = Some(3);
-        assert!(known.is_overdue(3, Seen::NotThisRedis));
+        assert!(!known.is_overdue(2, Seen::NotThisRedis));
+        known.worked = Some(2);
+        assert!(known.is_overdue(2, Seen::NotThisRedis));
+    }
+
+    #[test]
+    fn whose_own_rebuild_failed_waits_for_nobody_but_those_elected_since() {
+        let mut known = Known {
+            failed: Some(7),
+            ..Known::default()
+        };
+        assert!(known.is_overdue(8, Seen::Recovering));
+        assert!(!known.is_overdue(9, Seen::Recovering));
+        assert!(!known.is_overdue(9, Seen::NotThisRedis));
     }
 }

@@ -214,9 +214,7 @@ impl Soak {
     /// Nobody closes orders any more; what is wrong with the rest, and with all that was told.
     async fn sell_the_rest(&self) -> Vec<String> {
         for closer in ["worker-1", "worker-2"] {
-            for member in self.crew.named(closer) {
-                member.dismiss().await;
-            }
+            self.crew.dismiss(closer).await;
         }
         let api = self.crew.members[0].api();
         let mut broken = Vec::new();

@@ -40,6 +40,8 @@ const LATE_MS: std::ops::Range<u64> = 1_100..2_500;
 /// Of all commits, those that are cut off; of all scripts, those whose outcome stays unknown.
 const COMMITS_CUT: f64 = 0.03;
 const SCRIPTS_LOST: f64 = 0.03;
+/// Of all publications, those whose answer is lost.
+const PUBLICATIONS_LOST: f64 = 0.1;
 
 pub(super) struct Chaos {
     pub(super) seed: u64,
@@ -98,6 +100,10 @@ pub(super) async fn before_redis(
     let (injected, stop) = (injected.clone(), stop.clone());
     Tap::before(&host_of(url), move |piece| {
         let mut rng = rng.lock().expect("no panic");
+        if !stop.is_cancelled() && has(piece, "XADD") && rng.random_bool(PUBLICATIONS_LOST) {
+            injected.add("answer of redis to a publication dropped", 1);
+            return Act::CutAfter;
+        }
         if stop.is_cancelled() || !has(piece, "EVALSHA") || !rng.random_bool(SCRIPTS_LOST) {
             return Act::Pass;
         }

@@ -34,7 +34,7 @@ pub(super) struct Member {
 
 pub(super) struct Crew {
     pub(super) members: Vec<Member>,
-    /// What processes counted that were killed.
+    /// What processes counted that were killed or dismissed.
     of_the_dead: Counts,
 }
 
@@ -70,6 +70,14 @@ impl Crew {
         service.kill().await;
         *service = member.start_again().await;
         true
+    }
+
+    /// Ends those of this name for good.
+    pub(super) async fn dismiss(&self, name: &str) {
+        for member in self.named(name) {
+            note_counters(member, &self.of_the_dead).await;
+            member.service.lock().await.kill().await;
+        }
     }
 
     /// Stops a process where it stands, and lets it go on after `pause`.
@@ -134,11 +142,6 @@ impl Member {
 
     pub(super) fn api(&self) -> Api {
         self.api.read().expect("no panic").clone()
-    }
-
-    /// Ends it for good.
-    pub(super) async fn dismiss(&self) {
-        self.service.lock().await.kill().await;
     }
 
     /// What it has said since it was started.
