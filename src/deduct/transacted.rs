@@ -21,7 +21,7 @@ pub trait Form: Send + Sync + std::fmt::Debug + 'static {
     ///
     /// # Errors
     /// Nothing was written, unless `Unknown`. `Retry(Contended::Database)` is tried again;
-    /// `Conflict` (one of them is there already) is followed by one order at a time.
+    /// `Conflict` (one of them is there already, or its user has another) is followed by both halves.
     ///
     /// # Cancel safety
     /// None, as [`Deduct::deduct`].
@@ -108,32 +108,44 @@ impl<F: Form> Deduct for Transacted<F> {
     }
 }
 
-/// Books the batch in one transaction; where that is not possible for all, one order at a time. One
-/// ending per order.
+/// Books the batch in one transaction. Where one of its orders is there already, or its user has
+/// another, in halves, so that few of 100 orders are booked alone for it; where there is too little for
+/// all, one order at a time, since the others will be refused as well. One ending per order.
 pub(super) async fn sell(
     form: &impl Form,
     store: &Store,
     activity: &Activity,
     batch: &[NewOrder],
 ) -> Vec<Result<Ending, DeductError>> {
-    if let [order] = batch {
-        return vec![sell_one(form, store, activity, order).await];
-    }
-    let all: Vec<&NewOrder> = batch.iter().collect();
-    match sell_again(form, store, activity, &all).await {
-        Ok(Sold::Each(endings)) => endings.into_iter().map(Ok).collect(),
-        Ok(Sold::TooLittleForAll) | Err(StoreError::Conflict(_)) => {
-            let mut endings = Vec::with_capacity(batch.len());
-            for order in batch {
+    let mut endings = Vec::with_capacity(batch.len());
+    // The part whose turn it is stands last.
+    let mut parts = vec![batch];
+    while let Some(part) = parts.pop() {
+        if let [] | [_] = part {
+            for order in part {
                 endings.push(sell_one(form, store, activity, order).await);
             }
-            endings
+            continue;
         }
-        Err(error) => match store_ending(error) {
-            Ok(ending) => batch.iter().map(|_| Ok(ending.clone())).collect(),
-            Err(error) => failed(batch.len(), error),
-        },
+        let all: Vec<&NewOrder> = part.iter().collect();
+        match sell_again(form, store, activity, &all).await {
+            Ok(Sold::Each(these)) => endings.extend(these.into_iter().map(Ok)),
+            Err(StoreError::Conflict(_)) => {
+                let (first, second) = part.split_at(part.len() / 2);
+                parts.extend([second, first]);
+            }
+            Ok(Sold::TooLittleForAll) => {
+                for order in part {
+                    endings.push(sell_one(form, store, activity, order).await);
+                }
+            }
+            Err(error) => match store_ending(error) {
+                Ok(ending) => endings.extend(part.iter().map(|_| Ok(ending.clone()))),
+                Err(error) => endings.extend(failed(part.len(), error)),
+            },
+        }
     }
+    endings
 }
 
 async fn sell_one(

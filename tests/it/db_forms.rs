@@ -1,6 +1,7 @@
 //! Are the database's own forms what they claim to be: locked before read, or written only as read?
 
 mod broken;
+mod halves;
 mod optimistic;
 mod pessimistic;
 
