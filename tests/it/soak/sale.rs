@@ -200,21 +200,24 @@ async fn decided(api: &Api, order: &str) -> Answer {
 
 /// Opens a sale over connections that may be cut at any COMMIT.
 async fn open_through_cuts(api: &Api, sale: &Value) -> String {
-    let mut id = None;
+    let (mut id, mut said) = (None, String::new());
     for _ in 0..100 {
         let Some(activity) = &id else {
             let created = api.post("/v1/activities", sale.clone()).await;
             id = created.body["id"].as_str().map(str::to_string);
             continue;
         };
-        let mut open = true;
-        for step in ["warm-up", "open"] {
+        let step = async |step| {
             let path = format!("/v1/activities/{activity}/{step}");
-            open &= api.post(&path, Value::Null).await.status == 200;
-        }
-        if open {
+            api.post(&path, Value::Null).await
+        };
+        // Refused where it is open already, and its opening was cut off after it was done.
+        let warm = step("warm-up").await;
+        let open = step("open").await;
+        if open.status == 200 {
             return activity.clone();
         }
+        said = format!("{warm:?}, {open:?}");
     }
-    panic!("the sale could not be opened");
+    panic!("the sale could not be opened: {said}");
 }
