@@ -134,7 +134,11 @@ impl Flow {
     /// Lets buyers in. The database is told first: a gate that is not open yet is then one that
     /// recovers, and never one that nobody knows of.
     pub async fn open(&self, id: &ActivityId) -> Result<Moved, FlowError> {
-        let strategy = self.strategy(&self.read(id).await?)?;
+        let known = self.read(id).await?;
+        if known.state.next(ActivityEvent::Open).is_none() {
+            return Ok(Moved::NotAllowed(known.state));
+        }
+        let strategy = self.strategy(&known)?;
         strategy.ready().await?;
         match self.advance(id, ActivityEvent::Open).await? {
             Ok(activity) => strategy.open(&activity).await?,

@@ -6,6 +6,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use sqlx::{AnyPool, AssertSqlSafe};
 
+use crate::gate::server::RedisServer;
 use crate::world::{Answer, Service, world};
 
 const ENDED: &str = "it has ended, and what has ended stays so: create another";
@@ -143,4 +144,39 @@ async fn what_a_state_does_not_allow_is_refused_with_what_to_do_instead() {
             assert_eq!(after.body["state"], state.as_str(), "{what}: {after:?}");
         }
     }
+}
+
+/// What cannot be opened any more is told so, whether its servers answer or not.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ended_sale_is_not_opened_though_its_redis_is_away() {
+    let mut redis = RedisServer::start(&[]).await;
+    let url = world().database("sqlite").await;
+    let set = |name: &str, value: &str| (format!("FLASHLOCK_{name}"), value.to_string());
+    let service = Service::start(&[
+        set("DATABASE_URL", &url),
+        set("REDIS_URL", &redis.url()),
+        set("ROLES", "api"),
+    ])
+    .await;
+    let skus = json!([{"sku": "phone", "stock": 1}]);
+    let sale = json!({"strategy": "redis-lua", "skus": skus});
+    let ended = service.api.open(sale.clone()).await;
+    let closed = format!("/v1/activities/{ended}/close");
+    assert_eq!(service.api.post(&closed, Value::Null).await.status, 200);
+    let ready = service.api.create(sale).await;
+    let warmed = format!("/v1/activities/{ready}/warm-up");
+    assert_eq!(service.api.post(&warmed, Value::Null).await.status, 200);
+    redis.kill();
+    let open = async |id: &str| {
+        let path = format!("/v1/activities/{id}/open");
+        service.api.post(&path, Value::Null).await
+    };
+    // The first call finds the connection broken.
+    assert_eq!(open(&ready).await.status, 503);
+    open(&ended)
+        .await
+        .assert_problem(409, "not-allowed-in-state", ENDED);
+    open(&ready)
+        .await
+        .assert_problem(503, "strategy-unavailable", "redis");
 }
