@@ -137,8 +137,10 @@ pub(super) fn unknown(server: &'static str, reason: &str) -> DeductError {
 
 pub(super) fn broken(e: GateError) -> DeductError {
     match e {
-        GateError::Unavailable(_) | GateError::NotThisRedis(_) => unavailable(&e.to_string()),
-        GateError::Unknown(_) => unknown("redis", &e.to_string()),
+        // What they come to is said by the ending.
+        GateError::Unavailable(why) => unavailable(&why.to_string()),
+        GateError::Unknown(why) => unknown("redis", &why.to_string()),
+        GateError::NotThisRedis(_) => unavailable(&e.to_string()),
         GateError::Corrupt { what } => DeductError::Corrupt { what },
         GateError::Truth(e) => DeductError::Unavailable {
             server: "database",

@@ -172,7 +172,11 @@ async fn an_ended_sale_is_not_opened_though_its_redis_is_away() {
         service.api.post(&path, Value::Null).await
     };
     // The first call finds the connection broken.
-    assert_eq!(open(&ready).await.status, 503);
+    let broken = open(&ready).await;
+    assert_eq!(broken.status, 503);
+    let detail = broken.body["detail"].as_str().expect("a detail");
+    let said = detail.matches("did not say").count() + detail.matches("out of reach").count();
+    assert_eq!(said, 1, "{detail}");
     open(&ended)
         .await
         .assert_problem(409, "not-allowed-in-state", ENDED);
