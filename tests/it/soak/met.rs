@@ -10,8 +10,8 @@ use super::counts::Counts;
 /// What must have been injected, and sold in between, in a run of ten seconds and from a minute on.
 const INJECTED: [(&str, u64, u64); 13] = [
     ("redis killed", 5, 30),
-    ("lives of redis in which something was sold (sync)", 5, 30),
-    ("lives of redis in which something was sold (async)", 5, 30),
+    ("lives of redis in which something was sold (sync)", 3, 20),
+    ("lives of redis in which something was sold (async)", 3, 20),
     ("redis killed and its history cut", 1, 5),
     ("redis killed and emptied", 1, 5),
     ("api killed", 5, 5),
