@@ -29,7 +29,9 @@ use crate::script::gate::ShutState;
 use crate::store::Tombstone;
 use accepted::Workers;
 pub use book::{Book, BookOutcome};
-use words::{Turn, broken, ending, is_lost, is_on_its_way, replayed, turn, unavailable, unknown};
+use words::{
+    Turn, broken, ending, is_lost, is_on_its_way, replayed, turn, unavailable, unknown, unread,
+};
 
 /// How often one call tries to book what the database refused for contention; then the hold stays
 /// and the same key tries again.
@@ -371,7 +373,7 @@ impl Deduct for RedisLua {
 
     async fn may_hold(&self, id: &ActivityId, order: &NewOrder) -> Result<bool, DeductError> {
         let known = self.gate.knows(id, order.rid, &order.user).await;
-        known.map_err(broken)
+        known.map_err(unread)
     }
 
     async fn known(&self, id: &OrderId) -> Result<Known, DeductError> {

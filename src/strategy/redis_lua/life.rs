@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::RedisLua;
-use super::words::{broken, unavailable};
+use super::words::{unavailable, unread};
 use crate::clock;
 use crate::deduct::DeductError;
 use crate::gate::rebuild::Rebuilt;
@@ -60,15 +60,15 @@ impl RedisLua {
             | ActivityState::Closing
             | ActivityState::Sealed => return Ok(false),
         };
-        let audit = self.gate.audit(id).await.map_err(broken)?;
+        let audit = self.gate.audit(id).await.map_err(unread)?;
         Ok(audit.is_some_and(|a| a.state == wanted && a.epoch == now.gate_epoch))
     }
 
     /// Holds that wait for their booking, in the index or in the stream. None at a gate that is not
     /// there.
     pub(super) async fn holds(&self, id: &ActivityId) -> Result<i64, DeductError> {
-        let audit = self.gate.audit(id).await.map_err(broken)?;
-        let handed = self.gate.handed(id).await.map_err(broken)?;
+        let audit = self.gate.audit(id).await.map_err(unread)?;
+        let handed = self.gate.handed(id).await.map_err(unread)?;
         Ok(audit.map_or(0, |audit| audit.holds.max(handed)))
     }
 }

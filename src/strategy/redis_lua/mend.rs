@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::RedisLua;
-use super::words::broken;
+use super::words::{broken, unread};
 use crate::deduct::{DeductError, Known};
 use crate::gate::accepted::BookAccepted;
 use crate::gate::sweep::{Backlog, Patience, arbitrate, sweep};
@@ -19,7 +19,7 @@ use crate::store::Tombstone;
 const GRACE: Duration = Duration::from_secs(3);
 
 pub(super) async fn known(gate: &Gate, id: &OrderId) -> Result<Known, DeductError> {
-    let records = gate.look(&id.activity, &[id.rid]).await.map_err(broken)?;
+    let records = gate.look(&id.activity, &[id.rid]).await.map_err(unread)?;
     let state = records.into_iter().flatten().next().map(|r| r.state);
     Ok(match state {
         // Committed, and not in the database that was asked just before: it is now.

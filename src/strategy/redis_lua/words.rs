@@ -135,6 +135,17 @@ pub(super) fn unknown(server: &'static str, reason: &str) -> DeductError {
     }
 }
 
+/// Of a question: without an answer, nothing has happened either.
+pub(super) fn unread(e: GateError) -> DeductError {
+    match e {
+        GateError::Unknown(why) => unavailable(&why.to_string()),
+        e @ (GateError::Unavailable(_)
+        | GateError::NotThisRedis(_)
+        | GateError::Corrupt { .. }
+        | GateError::Truth(_)) => broken(e),
+    }
+}
+
 pub(super) fn broken(e: GateError) -> DeductError {
     match e {
         // What they come to is said by the ending.

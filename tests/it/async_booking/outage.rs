@@ -62,6 +62,11 @@ async fn what_redis_kept_through_a_crash_is_booked() {
         orders.push(accepted(api, &activity, user).await);
     }
     redis.kill();
+    // To ask changes nothing, so nothing is unknown, on a connection that breaks or without one.
+    for order in &orders {
+        let told = api.get(&format!("/v1/orders/{order}")).await;
+        told.assert_problem(503, "strategy-unavailable", "redis");
+    }
     redis.start_again().await;
     let dave = api
         .buy_surely(&activity, "dave", "key", &[("phone", 1)])
